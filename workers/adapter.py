@@ -124,7 +124,9 @@ class WorkerAnswer(Protocol):
     """An answer of which the first bytes have arrived.
 
     It may also have an attribute `whole`: the body as bytes if all of it has arrived already, else None. `chunks`
-    need not be called then. It may also have an attribute `complete`: whether all of the body has arrived.
+    need not be called then. It may also have an attribute `complete`: whether all of the body has arrived; and a
+    method `offer(take)`: from then on a piece that `chunks` waits for is offered to `take` where it arrives, and
+    yielded only if that returns False. The last piece is always yielded.
     """
 
     @property

@@ -117,6 +117,12 @@ class FrameFilter:
         self.error: StreamError | None = None
         """The error that the worker reported in the stream."""
 
+    def is_plain(self, chunk: bytes) -> bool:
+        """Return whether nothing is to be decided about a chunk: it begins a frame, and has no error and no end."""
+        return not (
+            self._tail or self._passing or chunk.rfind(ERROR_FIELD) >= 0 or chunk.rfind(DONE_MARK) >= 0
+        )
+
     def feed(self, chunk: bytes) -> bytes:
         """Return what can be passed on now."""
         # Usually no frame is under way: the last chunk ended with one.

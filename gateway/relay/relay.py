@@ -12,6 +12,7 @@ from gateway.domain.token_usage import TokenUsage, read_usage
 from gateway.fleet.response_shape import ResponseShapes
 from gateway.relay.answer_failure import fail, refusal_of
 from gateway.relay.answer_memory import AnswerMemory
+from gateway.relay.arriving_frames import ArrivingFrames
 from gateway.relay.frame_filter import FrameFilter
 from gateway.relay.redaction import TRANSFER_FIELD, without_cached_tokens, without_transfers
 from gateway.relay.whole_answer import EVENT_STREAM, read_body, read_whole
@@ -128,34 +129,38 @@ async def _relay_frames(
     frames: FrameFilter,
 ) -> None:
     """Send the frames of a stream as they pass the filter, and note its usage. Raises as `relay` does."""
-    seen, begun, traced, last = 0, False, progress.trace is not None, b""
+    arriving, last = ArrivingFrames(exchange, frames, progress), b""
+    offer = getattr(answer, "offer", None)
+    if offer is not None:
+        offer(arriving.send)
     try:
         async for chunk in answer.chunks():
+            if arriving.failure is not None:
+                raise arriving.failure
             ready = frames.feed(chunk)
             if ready:
-                if not begun:
-                    begun = True
+                if not arriving.begun:
+                    arriving.begun = True
                     await exchange.begin(answer.status, EVENT_STREAM, headers)
                 if frames.done and getattr(answer, "complete", False):
                     last += ready  # Leaves together with the end of the stream.
                 else:
                     await exchange.write(ready)
-                if traced:
-                    progress.note_finish_reasons(ready)
-                progress.output_sent(frames.frames - seen)
-                seen = frames.frames
+                arriving.note_sent(ready)
             if frames.error is not None:
                 break
 
         # The stream has ended: as a failure of the worker, or with `[DONE]` or all finish reasons.
         rest = frames.end()
         if frames.error is not None or (request.generates and not frames.ended):
-            fail(frames.error, begun, request, progress)
-        if not begun:
+            fail(frames.error, arriving.begun, request, progress)
+        if not arriving.begun:
             await exchange.begin(answer.status, EVENT_STREAM, headers)
         await exchange.end(last + rest)
     except StreamBroken as err:
-        if begun:  # The client has the beginning of this answer, which another worker cannot continue.
+        if (
+            arriving.begun
+        ):  # The client has the beginning of this answer, which another worker cannot continue.
             raise StreamInterrupted from err
         raise WorkerUnreachable(str(err)) from err
     except WorkerError as err:

@@ -250,6 +250,17 @@ class HttpExchange:
             assert self.response is not None
             await self._await_client_read(self.response.write(translated), len(translated))
 
+    @property
+    def writes_at_once(self) -> bool:
+        """Whether `write_at_once` may be called now."""
+        return isinstance(self.response, DirectAnswer) and self.response.writes_at_once
+
+    def write_at_once(self, data: bytes) -> None:
+        """Send more of a streamed answer to a client that need not be waited for. Raises ConnectionResetError."""
+        translated = self._dialect.stream_chunk(data)
+        if translated:
+            cast(DirectAnswer, self.response).send(translated)
+
     async def end(self, last: bytes = b"") -> None:
         """Complete a streamed answer with its last bytes."""
         rest = self._dialect.stream_chunk(last) if last else b""

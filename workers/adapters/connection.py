@@ -65,6 +65,9 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._lost: ConnectionBroken | None = None
         self._paused = False
+        self.take: Callable[[bytes], bool] | None = None
+        """Is offered each piece of the body that a reader waits for, unless it is the last one; see
+        WorkerAnswer."""
         self.idle_since = 0.0
         self._begin()
 
@@ -142,6 +145,7 @@ class Connection(asyncio.Protocol):
         """Return the connection to the pool; close it if part of the answer is unread, so that the worker stops."""
         if self._reusable and not self._pieces and self.usable:
             self.idle_since = self._loop.time()
+            self.take = None
             self._traffic.asked.discard(self)
             self._released(self)
         else:
@@ -149,6 +153,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection at once."""
+        self.take = None  # It refers to this object; kept, it would be a reference cycle.
         self._traffic.asked.discard(self)
         self._lost = self._lost or ConnectionBroken("closed")
         if self._transport is not None:
@@ -163,6 +168,17 @@ class Connection(asyncio.Protocol):
     def usable(self) -> bool:
         """Whether another request can be sent."""
         return self._lost is None and self._transport is not None and not self._transport.is_closing()
+
+    def _taken(self) -> bool:
+        """Offer what has arrived to `take`, and return whether it was taken."""
+        pieces = self._pieces
+        if self.take is None or self.complete or not pieces:
+            return False
+        if not self.take(pieces[0] if len(pieces) == 1 else b"".join(pieces)):
+            return False
+        pieces.clear()
+        self._buffered = 0
+        return True
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -214,7 +230,7 @@ class Connection(asyncio.Protocol):
             self.fail(ConnectionBroken("too many headers"))
             return
         waiter = self._waiter
-        if waiter is not None and not waiter.done():
+        if waiter is not None and not waiter.done() and not self._taken():
             self._waiter = None
             waiter.set_result(None)
 

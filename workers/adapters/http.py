@@ -6,7 +6,7 @@ every early exit closes it. Connections that were read to the end go back to the
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from workers.adapter import (
 )
 from workers.adapters.body_buffers import Buffers, total_bytes
 from workers.adapters.connection import (
+    Connection,
     ConnectionBroken,
     ConnectionTimedOut,
     PoolTraffic,
@@ -233,6 +234,19 @@ class HttpAnswer:
     def complete(self) -> bool:
         """Whether all of the body has arrived."""
         return self._connection.complete
+
+    def offer(self, take: Callable[[bytes], bool]) -> None:
+        """Offer pieces to `take` when they arrive; see WorkerAnswer."""
+        loop = asyncio.get_running_loop()
+
+        def taken(piece: bytes) -> bool:
+            if not take(piece):
+                return False
+            self._waiting_since = loop.time()
+            return True
+
+        if isinstance(self._connection, Connection):
+            self._connection.take = taken
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body in pieces. Raises StreamBroken, also after `idle_seconds_max` of silence."""

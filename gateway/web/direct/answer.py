@@ -61,8 +61,20 @@ class DirectAnswer:
         head = f"HTTP/1.1 {_status_line(status)}\r\n{lines}{framing}date: {_date(int(time.time()))}\r\n\r\n"
         self._head = head.encode("utf-8", "surrogateescape")
 
+    @property
+    def writes_at_once(self) -> bool:
+        """Whether `send` would need no wait: the client is there, and has taken all that was written."""
+        transport = self._connection.transport
+        return transport is not None and not transport.is_closing() and not transport.get_write_buffer_size()
+
     async def write(self, data: bytes, *, last: bool = False) -> None:
         """Send more of the body, and wait while the client reads too slowly. Raises ConnectionResetError."""
+        self.send(data, last=last)
+        if self._connection.writable is not None:
+            await asyncio.shield(self._connection.writable)
+
+    def send(self, data: bytes, *, last: bool = False) -> None:
+        """Send more of the body. Raises ConnectionResetError."""
         if self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
             if last:
@@ -76,8 +88,6 @@ class DirectAnswer:
             raise ConnectionResetError("the client has left")
         transport.write(data)
         self.output_size += len(data)
-        if self._connection.writable is not None:
-            await asyncio.shield(self._connection.writable)
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Send the last bytes of the body. Raises ConnectionResetError."""
