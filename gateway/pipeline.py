@@ -166,6 +166,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                         ctx.request,
                         progress,
                         headers,
+                        on_begun=partial(attempts.report_answer, pending),
                         reports_cached_tokens=worker.adapter.isolates or not ctx.tenant.group,
                         response_shapes=worker.response_shapes if calls.aggregates_streams else None,
                         running_usage=worker.adapter.reports_running_usage,

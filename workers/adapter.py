@@ -116,6 +116,9 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Longest silence within the answer."""
     on_sent: Callable[[], None] = lambda: None
     """Called when the request begins to be sent; from then on the worker may compute."""
+    on_wait: Callable[[], None] = lambda: None
+    """Called before the call waits: the request was written, or a connection is being opened. It may be called
+    more than once; an adapter need not call it."""
     carrier: Carrier | None = None
     """The carrier that sends the request in place of the gateway's own connections; None: the gateway sends it."""
 

@@ -108,7 +108,8 @@ class HedgedOpenings:
             pending.progress.mark("hedge")
         pending.hedged = True
         second = self._reports.begin_attempt(pending, placement)
-        second.recorded = attempt.recorded
+        self._reports.note_expectation(pending, second)
+        second.predicted, second.recorded = True, attempt.recorded
         second.first_byte_seconds_max = attempt.first_byte_seconds_max
         return second
 

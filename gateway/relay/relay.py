@@ -1,6 +1,6 @@
 """Passes a worker's answer on to the client: a stream as it comes, any other answer as a whole."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -35,6 +35,7 @@ async def relay(
     progress: Progress,
     headers: Mapping[str, str],
     *,
+    on_begun: Callable[[], None] = lambda: None,
     reports_cached_tokens: bool = True,
     response_shapes: ResponseShapes | None = None,
     running_usage: bool = False,
@@ -49,6 +50,7 @@ async def relay(
         request: The client's request.
         progress: Gets the usage and the output of the answer.
         headers: Headers for the client.
+        on_begun: Called, maybe more than once, when the client has the first bytes of a stream.
         reports_cached_tokens: Whether the client may know how much of its prompt was cached: only where the
             tenant has a cache of its own.
         response_shapes: The shapes of this worker's whole answers; a shape that is not known yet is learnt here.
@@ -76,7 +78,7 @@ async def relay(
                 running_usage=running_usage,
                 wants_running_usage=request.running_usage,
             )
-            await _relay_frames(answer, exchange, request, progress, headers, frames)
+            await _relay_frames(answer, exchange, request, progress, headers, frames, on_begun)
         else:
             body = await read_whole(answer, request, progress, memory, response_shapes, running_usage)
             await _relay_whole(answer, body, exchange, request, progress, headers, reports_cached_tokens)
@@ -127,6 +129,7 @@ async def _relay_frames(
     progress: Progress,
     headers: Mapping[str, str],
     frames: FrameFilter,
+    on_begun: Callable[[], None],
 ) -> None:
     """Send the frames of a stream as they pass the filter, and note its usage. Raises as `relay` does."""
     arriving, last = ArrivingFrames(exchange, frames, progress), b""
@@ -144,7 +147,11 @@ async def _relay_frames(
                     await exchange.begin(answer.status, EVENT_STREAM, headers)
                 if frames.done and getattr(answer, "complete", False):
                     last += ready  # Leaves together with the end of the stream.
+                elif exchange.writes_at_once:
+                    exchange.write_at_once(ready)
+                    on_begun()
                 else:
+                    on_begun()  # The client may have to be waited for.
                     await exchange.write(ready)
                 arriving.note_sent(ready)
             if frames.error is not None:

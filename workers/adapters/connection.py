@@ -26,6 +26,10 @@ PLAIN = frozenset({b"application/json", b"text/event-stream"})
 """Content types that are passed on without their parameters."""
 
 
+def do_nothing() -> None:
+    """Do nothing: the caller has nothing to do while it waits."""
+
+
 class ConnectionBroken(OSError):
     """The connection failed, or the received bytes are not HTTP."""
 
@@ -92,11 +96,11 @@ class Connection(asyncio.Protocol):
 
     # For its user
 
-    async def ask(self, request: Buffers, seconds: float) -> bytes:
+    async def ask(self, request: Buffers, seconds: float, on_wait: Callable[[], None] = do_nothing) -> bytes:
         """Send a whole request, wait for the head, and return the first piece of the body, which may be empty.
 
-        Raises ConnectionBroken, and ConnectionTimedOut after `seconds`. On every error, cancellation included, the
-        connection is closed.
+        `on_wait` is called when the request was written. Raises ConnectionBroken, and ConnectionTimedOut after
+        `seconds`. On every error, cancellation included, the connection is closed.
         """
         self._begin()
         assert self._transport is not None
@@ -106,13 +110,14 @@ class Connection(asyncio.Protocol):
             self._transport.writelines(request)
         self._traffic.asked.add(self)
         timer = self._loop.call_later(seconds, self._expire)
+        first = None
         try:
+            on_wait()
             first = await self.read()
-        except (ConnectionBroken, asyncio.CancelledError):
-            self.close()
-            raise
         finally:
             timer.cancel()
+            if first is None:
+                self.close()
         self.answered = True
         return first
 

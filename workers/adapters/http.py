@@ -190,7 +190,7 @@ class HttpCall:
         call = self._call
         try:
             connection, first = await self._transport.send(
-                self._request, call.first_byte_seconds_max, call.on_sent
+                self._request, call.first_byte_seconds_max, call.on_sent, call.on_wait
             )
         except ConnectionTimedOut as err:
             raise WorkerUnreachable(str(err), timed_out=True) from err

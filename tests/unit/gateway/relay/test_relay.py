@@ -16,6 +16,8 @@ DONE = b"data: [DONE]\n\n"
 class Client:
     """An exchange that keeps what is written."""
 
+    writes_at_once = False
+
     def __init__(self):
         self.writes = []
         self.memory = MemoryLease(MemoryBudget(0))
