@@ -1,7 +1,6 @@
 """Reports the outcome of each attempt to the parts that learn from it: the fleet, the index and the placements.
 
-begin_attempt   a placement was found
-note_expectation  the index's feedback notes what was known of the worker's cache
+attempt_begins  the index's feedback notes what is known of the worker's cache
 answered        the first bytes came: the worker is up, and the prompt's blocks are computed
 completed       the answer came to its end
 broke_off       it did not
@@ -49,17 +48,13 @@ class AttemptReports:
         self._capacity_freed = capacity_freed
         self._clock = clock
 
-    def begin_attempt(self, pending: PendingRequest, placement: Placement) -> Attempt:
-        """Return an attempt on this placement."""
+    def attempt_begins(self, pending: PendingRequest, attempt: Attempt) -> None:
+        """Note what the index knows of the worker's cache, before it is told of this attempt."""
+        placement = attempt.placement
         if log.isEnabledFor(logging.DEBUG):
             log.debug(
                 "request %s goes to %s: %s", pending.ctx.id, placement.worker.id, placement.route.reason
             )
-        return Attempt(placement)
-
-    def note_expectation(self, pending: PendingRequest, attempt: Attempt) -> None:
-        """Note what the index knows of the worker's cache, before it is told of this attempt."""
-        placement = attempt.placement
         if pending.prompt.hashes and placement.worker.provider is None:
             attempt.expectation = self._feedback.request_sent(
                 placement.prefill_worker.id, pending.prompt, placement.match
@@ -84,7 +79,7 @@ class AttemptReports:
                 self._index.confirm(prompt.namespace, prompt.hashes, holder)
         if answer.content_type == "text/event-stream":
             now = attempt.answered_at
-            if not placement.at_provider:  # Nothing was predicted of a provider.
+            if placement.worker.provider is None:  # Nothing was predicted of a provider.
                 progress.worker_ttft_seconds = ttft_seconds = now - placement.placed_at
                 prefill = placement.prefill_worker
                 if prefill.learnt.own.fit.samples < SAMPLES_MIN:

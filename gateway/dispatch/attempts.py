@@ -118,7 +118,7 @@ class Attempts:
         progress = pending.progress
         if progress.trace is not None:
             progress.mark("queue" if progress.queued_at is not None else "route")
-        attempt = pending.attempt = self.reports.begin_attempt(pending, placement)
+        attempt = pending.attempt = Attempt(placement)
         pending.lead_by(attempt)
 
     async def open(self, pending: PendingRequest, lease: Lease, make_call: MakeCall) -> WorkerAnswer:
@@ -132,26 +132,35 @@ class Attempts:
         predict = partial(self._predict, pending, attempt)
         call = make_call(placement, predict)
         attempt.first_byte_seconds_max = call.first_byte_seconds_max
+        seconds = None
         if self._hedged.enabled and call.stream and call.carrier is None:
             seconds = self._hedged.after_seconds(pending, placement, lease)
-            if seconds is not None:
-                predict()
-                answer = await self._hedged.open(pending, attempt, call, seconds, make_call)
-                assert pending.attempt is not None
-                return self._begun(pending, pending.attempt, answer)
-        stream = placement.call_target.stream(call)
         limits = self._acquisition.limits
-        # What a carrier has taken cannot be called back.
-        if limits.preempts and pending.background and not pending.failed_workers and call.carrier is None:
+        if seconds is not None:
             predict()
+            answer = await self._hedged.open(pending, attempt, call, seconds, make_call)
+            attempt = pending.attempt
+            assert attempt is not None
+        # What a carrier has taken cannot be called back.
+        elif limits.preempts and pending.background and not pending.failed_workers and call.carrier is None:
+            predict()
+            stream = placement.call_target.stream(call)
             answer = await self._open_preemptible(pending, placement, stream)
+            attempt.stream = stream
         else:
             if placement.prefill_worker is not placement.worker:
                 predict()  # The calls of a pair may go out in tasks of their own.
+            stream = placement.call_target.stream(call)
             answer = await stream.__aenter__()
-        predict()  # For an adapter that has not called it.
-        attempt.stream = stream
-        return self._begun(pending, attempt, answer)
+            attempt.stream = stream
+            if not attempt.predicted:
+                predict()  # The adapter has not called it.
+        attempt.answer, attempt.answered_at = answer, self._clock()
+        if pending.progress.trace is not None:
+            pending.progress.mark("first_byte")
+        if answer.content_type != "text/event-stream" or not pending.ctx.request.stream:
+            self.report_answer(pending)  # Else the client gets the first bytes before that.
+        return answer
 
     def _predict(self, pending: PendingRequest, attempt: Attempt) -> None:
         """Note what the index knows of the worker's cache, and let it count on the prompt; once per attempt.
@@ -161,10 +170,10 @@ class Attempts:
         if attempt.predicted:
             return
         attempt.predicted = True
+        self.reports.attempt_begins(pending, attempt)
         placement, tenant, prompt = attempt.placement, pending.ctx.tenant, pending.prompt
         if placement.worker.provider is not None or not prompt.hashes:
             return
-        self.reports.note_expectation(pending, attempt)
         attempt.recorded = tenant.cache_blocks_max is None or self._index_quota.try_record(
             tenant, _new_blocks(pending, placement)
         )
@@ -172,15 +181,6 @@ class Attempts:
             # Not on the decode worker of a pair, where the next request with this prefix must compute it again.
             worker, match = placement.prefill_worker.id, placement.match
             self._index.record(prompt.namespace, prompt.hashes, worker, pending.ctx.id, match)
-
-    def _begun(self, pending: PendingRequest, attempt: Attempt, answer: WorkerAnswer) -> WorkerAnswer:
-        """Note when an answer began. Of a stream for the client this is reported once that has the first bytes."""
-        attempt.answer, attempt.answered_at = answer, self._clock()
-        if pending.progress.trace is not None:
-            pending.progress.mark("first_byte")
-        if answer.content_type != "text/event-stream" or not pending.ctx.request.stream:
-            self.report_answer(pending)
-        return answer
 
     def report_answer(self, pending: PendingRequest) -> None:
         """Report that an answer has begun, unless that was done already."""
@@ -191,8 +191,9 @@ class Attempts:
 
     async def close(self, pending: PendingRequest) -> None:
         """End the worker's stream; if it was not read to its end, close the connection."""
-        self.report_answer(pending)
         attempt = pending.attempt
+        if attempt is not None and attempt.answer is not None:
+            self.report_answer(pending)
         if attempt is not None and attempt.stream is not None:
             stream, attempt.stream = attempt.stream, None
             await stream.__aexit__(None, None, None)

@@ -15,36 +15,27 @@ from gateway.telemetry.request_record import Progress
 
 
 class ArrivingFrames:
-    """The frames of one stream on their way to the client, and what was sent of them."""
+    """The frames of one stream on their way to the client."""
 
     def __init__(self, exchange: Exchange, frames: FrameFilter, progress: Progress) -> None:
-        self.begun = False
-        """Whether the client has the beginning of the stream."""
         self.failure: GatewayError | None = None
         """Why the client's API cannot express a piece that was not taken."""
         self._exchange = exchange
         self._frames = frames
         self._progress = progress
-        self._traced = progress.trace is not None
-        self._noted = 0
 
     def send(self, piece: bytes) -> bool:
         """Send a piece that has arrived; False: the request's task has to do it."""
-        if not (self.begun and self._exchange.writes_at_once and self._frames.is_plain(piece)):
+        ready = self._frames.feed_plain(piece) if self._exchange.writes_at_once else None
+        if ready is None:
             return False
-        ready = self._frames.feed(piece)
         if ready:
             try:
                 self._exchange.write_at_once(ready)
             except GatewayError as err:
                 self.failure = err
                 return False
-            self.note_sent(ready)
+            if self._progress.trace is not None:
+                self._progress.note_finish_reasons(ready)
+            self._progress.output_sent(self._frames.frames)
         return True
-
-    def note_sent(self, ready: bytes) -> None:
-        """Note frames that were handed to the client's socket."""
-        if self._traced:
-            self._progress.note_finish_reasons(ready)
-        self._progress.output_sent(self._frames.frames - self._noted)
-        self._noted = self._frames.frames

@@ -117,11 +117,14 @@ class FrameFilter:
         self.error: StreamError | None = None
         """The error that the worker reported in the stream."""
 
-    def is_plain(self, chunk: bytes) -> bool:
-        """Return whether nothing is to be decided about a chunk: it begins a frame, and has no error and no end."""
-        return not (
-            self._tail or self._passing or chunk.rfind(ERROR_FIELD) >= 0 or chunk.rfind(DONE_MARK) >= 0
-        )
+    def feed_plain(self, chunk: bytes) -> bytes | None:
+        """Return what can be passed on now of a chunk about which nothing is to be decided.
+
+        None, with nothing done, for a chunk that does not begin a frame, or that may have an error or the end.
+        """
+        if self._tail or self._passing or chunk.rfind(ERROR_FIELD) >= 0 or chunk.rfind(DONE_MARK) >= 0:
+            return None
+        return self._whole_frames(chunk)
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what can be passed on now."""

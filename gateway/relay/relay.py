@@ -50,7 +50,7 @@ async def relay(
         request: The client's request.
         progress: Gets the usage and the output of the answer.
         headers: Headers for the client.
-        on_begun: Called, maybe more than once, when the client has the first bytes of a stream.
+        on_begun: Called when the client has the first bytes of a stream, unless these are all of it.
         reports_cached_tokens: Whether the client may know how much of its prompt was cached: only where the
             tenant has a cache of its own.
         response_shapes: The shapes of this worker's whole answers; a shape that is not known yet is learnt here.
@@ -119,7 +119,7 @@ async def _relay_whole(
         raise WorkerUnreachable("no answer to such a request", failure=FailureKind.SERVER_ERROR) from err
     if progress.trace is not None:
         progress.note_finish_reasons(body)
-    progress.output_sent(0)
+    progress.output_sent(progress.frames)
 
 
 async def _relay_frames(
@@ -132,42 +132,43 @@ async def _relay_frames(
     on_begun: Callable[[], None],
 ) -> None:
     """Send the frames of a stream as they pass the filter, and note its usage. Raises as `relay` does."""
-    arriving, last = ArrivingFrames(exchange, frames, progress), b""
-    offer = getattr(answer, "offer", None)
-    if offer is not None:
-        offer(arriving.send)
+    begun, traced, arriving, last = False, progress.trace is not None, None, b""
     try:
         async for chunk in answer.chunks():
-            if arriving.failure is not None:
+            if arriving is not None and arriving.failure is not None:
                 raise arriving.failure
             ready = frames.feed(chunk)
             if ready:
-                if not arriving.begun:
-                    arriving.begun = True
+                begins, begun = not begun, True
+                if begins:
                     await exchange.begin(answer.status, EVENT_STREAM, headers)
                 if frames.done and getattr(answer, "complete", False):
                     last += ready  # Leaves together with the end of the stream.
-                elif exchange.writes_at_once:
+                elif begins and exchange.writes_at_once:
                     exchange.write_at_once(ready)
                     on_begun()
+                    if (offer := getattr(answer, "offer", None)) is not None:
+                        arriving = ArrivingFrames(exchange, frames, progress)
+                        offer(arriving.send)
                 else:
-                    on_begun()  # The client may have to be waited for.
+                    if begins:
+                        on_begun()  # The client may have to be waited for.
                     await exchange.write(ready)
-                arriving.note_sent(ready)
+                if traced:
+                    progress.note_finish_reasons(ready)
+                progress.output_sent(frames.frames)
             if frames.error is not None:
                 break
 
         # The stream has ended: as a failure of the worker, or with `[DONE]` or all finish reasons.
         rest = frames.end()
         if frames.error is not None or (request.generates and not frames.ended):
-            fail(frames.error, arriving.begun, request, progress)
-        if not arriving.begun:
+            fail(frames.error, begun, request, progress)
+        if not begun:
             await exchange.begin(answer.status, EVENT_STREAM, headers)
         await exchange.end(last + rest)
     except StreamBroken as err:
-        if (
-            arriving.begun
-        ):  # The client has the beginning of this answer, which another worker cannot continue.
+        if begun:  # The client has the beginning of this answer, which another worker cannot continue.
             raise StreamInterrupted from err
         raise WorkerUnreachable(str(err)) from err
     except WorkerError as err:

@@ -72,6 +72,8 @@ class Connection(asyncio.Protocol):
         self.take: Callable[[bytes], bool] | None = None
         """Is offered each piece of the body that a reader waits for, unless it is the last one; see
         WorkerAnswer."""
+        self.taken_at = 0.0
+        """When a piece was taken last."""
         self.idle_since = 0.0
         self._begin()
 
@@ -177,12 +179,12 @@ class Connection(asyncio.Protocol):
     def _taken(self) -> bool:
         """Offer what has arrived to `take`, and return whether it was taken."""
         pieces = self._pieces
-        if self.take is None or self.complete or not pieces:
-            return False
-        if not self.take(pieces[0] if len(pieces) == 1 else b"".join(pieces)):
+        assert self.take is not None
+        if self.complete or not pieces or not self.take(b"".join(pieces)):
             return False
         pieces.clear()
         self._buffered = 0
+        self.taken_at = self._loop.time()
         return True
 
     def _wake(self) -> None:
@@ -235,7 +237,7 @@ class Connection(asyncio.Protocol):
             self.fail(ConnectionBroken("too many headers"))
             return
         waiter = self._waiter
-        if waiter is not None and not waiter.done() and not self._taken():
+        if waiter is not None and not waiter.done() and (self.take is None or not self._taken()):
             self._waiter = None
             waiter.set_result(None)
 

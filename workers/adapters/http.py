@@ -237,16 +237,8 @@ class HttpAnswer:
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
         """Offer pieces to `take` when they arrive; see WorkerAnswer."""
-        loop = asyncio.get_running_loop()
-
-        def taken(piece: bytes) -> bool:
-            if not take(piece):
-                return False
-            self._waiting_since = loop.time()
-            return True
-
         if isinstance(self._connection, Connection):
-            self._connection.take = taken
+            self._connection.take = take
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body in pieces. Raises StreamBroken, also after `idle_seconds_max` of silence."""
@@ -269,8 +261,9 @@ class HttpAnswer:
             self._timer.cancel()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        since = self._waiting_since
-        silent = loop.time() - since if since is not None else 0.0
+        since, silent = self._waiting_since, 0.0
+        if since is not None:
+            silent = loop.time() - max(since, getattr(self._connection, "taken_at", 0.0))
         if silent >= self._idle_seconds_max:
             self._connection.fail(ConnectionTimedOut("silent for too long"))
         else:

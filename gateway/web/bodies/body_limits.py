@@ -137,8 +137,11 @@ def check_depth(body: bytes, messages: object, fields: Mapping[str, msgspec.Raw]
         messages: The decoded messages of a chat; None if the body has none, or they are decoded later.
         fields: The top-level fields as raw JSON; `messages` and `prompt` are checked when they are decoded.
     """
-    if len(body) <= SLICE_BYTES and _few(body, b"[") + _few(body, b"{") <= DEPTH_MAX:
-        return  # Nearly every body has too few brackets for so many levels.
+    if len(body) <= SLICE_BYTES:
+        bound = DEPTH_MAX + 1
+        without = body.replace(b"[", b"", bound).replace(b"{", b"", bound)
+        if len(body) - len(without) <= DEPTH_MAX:
+            return  # Nearly every body has too few brackets for so many levels.
     if messages is not None and _deeper(messages, DEPTH_MAX):
         raise _too_deep("messages")
     for name, value in fields.items():

@@ -61,15 +61,9 @@ class DirectAnswer:
         head = f"HTTP/1.1 {_status_line(status)}\r\n{lines}{framing}date: {_date(int(time.time()))}\r\n\r\n"
         self._head = head.encode("utf-8", "surrogateescape")
 
-    @property
-    def writes_at_once(self) -> bool:
-        """Whether `send` would need no wait: the client is there, and has taken all that was written."""
-        transport = self._connection.transport
-        return transport is not None and not transport.is_closing() and not transport.get_write_buffer_size()
-
-    async def write(self, data: bytes, *, last: bool = False) -> None:
+    async def write(self, data: bytes) -> None:
         """Send more of the body, and wait while the client reads too slowly. Raises ConnectionResetError."""
-        self.send(data, last=last)
+        self.send(data)
         if self._connection.writable is not None:
             await asyncio.shield(self._connection.writable)
 
@@ -91,7 +85,9 @@ class DirectAnswer:
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Send the last bytes of the body. Raises ConnectionResetError."""
-        await self.write(data, last=True)
+        self.send(data, last=True)
+        if self._connection.writable is not None:
+            await asyncio.shield(self._connection.writable)
 
 
 @lru_cache(maxsize=256)
