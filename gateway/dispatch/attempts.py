@@ -106,7 +106,7 @@ class Attempts:
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, ClientTimeoutPassed; after
         failures Overloaded, WorkerError.
         """
-        if pending.worker_failed:
+        if pending.failed_workers and pending.worker_failed:
             placement = await self._placement_after_failure(pending)
         else:
             placement = await self._placement_in_turn(pending, keep_alive)
