@@ -148,8 +148,8 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
     make_call = partial(calls.make, pending)
     headers = openai_headers(lease.limit_statuses) if lease.limit_statuses else {}
     keep_alive = None
-    if ctx.request.stream and exchange.queue_headers.comment_seconds is not None:
-        keep_alive = partial(send_comments, exchange, exchange.queue_headers.comment_seconds)
+    if ctx.request.stream and ctx.comment_seconds is not None:
+        keep_alive = partial(send_comments, exchange, ctx.comment_seconds)
     try:
         # Each round is one attempt: it waits for a placement on a worker, and frees it at its end.
         while True:
@@ -166,6 +166,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                         ctx.request,
                         progress,
                         headers,
+                        on_begun=partial(attempts.report_answer, pending),
                         reports_cached_tokens=worker.adapter.isolates or not ctx.tenant.group,
                         response_shapes=worker.response_shapes if calls.aggregates_streams else None,
                         running_usage=worker.adapter.reports_running_usage,
@@ -307,6 +308,7 @@ async def read_request(
         expires_at=(
             progress.received_at + asked.timeout_seconds if asked.timeout_seconds is not None else None
         ),
+        comment_seconds=asked.comment_seconds,
         idempotency_key=repeatable(exchange.idempotency_key, tenant, request, services.repeats_max),
         carrier=exchange.carrier,
     )

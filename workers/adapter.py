@@ -116,6 +116,9 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Longest silence within the answer."""
     on_sent: Callable[[], None] = lambda: None
     """Called when the request begins to be sent; from then on the worker may compute."""
+    on_wait: Callable[[], None] = lambda: None
+    """Called before the call waits: the request was written, or a connection is being opened. It may be called
+    more than once; an adapter need not call it."""
     carrier: Carrier | None = None
     """The carrier that sends the request in place of the gateway's own connections; None: the gateway sends it."""
 
@@ -124,7 +127,9 @@ class WorkerAnswer(Protocol):
     """An answer of which the first bytes have arrived.
 
     It may also have an attribute `whole`: the body as bytes if all of it has arrived already, else None. `chunks`
-    need not be called then. It may also have an attribute `complete`: whether all of the body has arrived.
+    need not be called then. It may also have an attribute `complete`: whether all of the body has arrived; and a
+    method `offer(take)`: from then on a piece that `chunks` waits for is offered to `take` where it arrives, and
+    yielded only if that returns False. The last piece is always yielded.
     """
 
     @property

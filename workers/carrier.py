@@ -60,10 +60,12 @@ class RequestTransport(Protocol):
         request: tuple[bytes | memoryview, ...],
         first_byte_seconds_max: float,
         on_sent: Callable[[], None] = ...,
+        on_wait: Callable[[], None] = ...,
     ) -> tuple[AnswerReader, bytes]:
         """Send a request; return the answer with its head read, and the first piece of its body.
 
-        `on_sent` is called when the request goes out. Raises ConnectionBroken, ConnectionTimedOut.
+        `on_sent` is called when the request goes out, `on_wait` before anything is waited for. Raises
+        ConnectionBroken, ConnectionTimedOut.
         """
         ...
 

@@ -23,6 +23,7 @@ class RowExchange:
     carrier = None
     started = False
     moved = False
+    writes_at_once = False
     queue_headers = QueueHeaders(service_class=BATCH.name)
 
     def __init__(
@@ -82,6 +83,10 @@ class RowExchange:
         raise WorkerError
 
     async def write(self, data: bytes) -> None:
+        """Raise WorkerError: a row is never streamed."""
+        raise WorkerError
+
+    def write_at_once(self, data: bytes) -> None:
         """Raise WorkerError: a row is never streamed."""
         raise WorkerError
 

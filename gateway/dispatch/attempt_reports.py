@@ -1,6 +1,6 @@
 """Reports the outcome of each attempt to the parts that learn from it: the fleet, the index and the placements.
 
-begin_attempt   the index's feedback notes what was known of the worker's cache
+attempt_begins  the index's feedback notes what is known of the worker's cache
 answered        the first bytes came: the worker is up, and the prompt's blocks are computed
 completed       the answer came to its end
 broke_off       it did not
@@ -48,24 +48,21 @@ class AttemptReports:
         self._capacity_freed = capacity_freed
         self._clock = clock
 
-    def begin_attempt(self, pending: PendingRequest, placement: Placement) -> Attempt:
-        """Return an attempt on this placement, with what the index knows now; call it before anything is sent."""
+    def attempt_begins(self, pending: PendingRequest, attempt: Attempt) -> None:
+        """Note what the index knows of the worker's cache, before it is told of this attempt."""
+        placement = attempt.placement
         if log.isEnabledFor(logging.DEBUG):
             log.debug(
                 "request %s goes to %s: %s", pending.ctx.id, placement.worker.id, placement.route.reason
             )
-        expectation = None
         if pending.prompt.hashes and placement.worker.provider is None:
-            expectation = self._feedback.request_sent(
+            attempt.expectation = self._feedback.request_sent(
                 placement.prefill_worker.id, pending.prompt, placement.match
             )
-        return Attempt(placement, expectation)
 
     def answered(self, pending: PendingRequest, attempt: Attempt, answer: WorkerAnswer) -> None:
         """Note the first bytes of an answer: unless the worker refused, the prompt's blocks are computed."""
         placement, progress, fleet = attempt.placement, pending.progress, self._fleet
-        if progress.trace is not None:
-            progress.mark("first_byte")
         fleet.answer_began(placement.worker)
         if answer.status >= 400:
             return
@@ -81,8 +78,8 @@ class AttemptReports:
             for holder in placement.holders:
                 self._index.confirm(prompt.namespace, prompt.hashes, holder)
         if answer.content_type == "text/event-stream":
-            now = self._clock()
-            if not placement.at_provider:  # Nothing was predicted of a provider.
+            now = attempt.answered_at
+            if placement.worker.provider is None:  # Nothing was predicted of a provider.
                 progress.worker_ttft_seconds = ttft_seconds = now - placement.placed_at
                 prefill = placement.prefill_worker
                 if prefill.learnt.own.fit.samples < SAMPLES_MIN:

@@ -23,7 +23,7 @@ from gateway.dispatch.charged_tokens import ImpossibleUsage, own_count, tokens_t
 from gateway.dispatch.costs import cost_of
 from gateway.dispatch.hedged_opening import HedgedOpenings
 from gateway.dispatch.output_estimates import OutputEstimates
-from gateway.dispatch.pending_request import PendingRequest
+from gateway.dispatch.pending_request import Attempt, PendingRequest
 from gateway.dispatch.placement import Placement
 from gateway.dispatch.preemption import PREEMPTIONS_MAX, Preempted, PreemptibleAttempt, Preemption
 from gateway.dispatch.provider_quota import ProviderQuota
@@ -106,7 +106,7 @@ class Attempts:
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, ClientTimeoutPassed; after
         failures Overloaded, WorkerError.
         """
-        if pending.worker_failed:
+        if pending.failed_workers and pending.worker_failed:
             placement = await self._placement_after_failure(pending)
         else:
             placement = await self._placement_in_turn(pending, keep_alive)
@@ -118,17 +118,8 @@ class Attempts:
         progress = pending.progress
         if progress.trace is not None:
             progress.mark("queue" if progress.queued_at is not None else "route")
-        attempt = pending.attempt = self.reports.begin_attempt(pending, placement)
+        attempt = pending.attempt = Attempt(placement)
         pending.lead_by(attempt)
-        tenant, prompt = pending.ctx.tenant, pending.prompt
-        if placement.worker.provider is None and prompt.hashes:
-            attempt.recorded = tenant.cache_blocks_max is None or self._index_quota.try_record(
-                tenant, _new_blocks(pending, placement)
-            )
-            if attempt.recorded:
-                # Not on the decode worker of a pair, where the next request with this prefix must compute it again.
-                worker, match = placement.prefill_worker.id, placement.match
-                self._index.record(prompt.namespace, prompt.hashes, worker, pending.ctx.id, match)
 
     async def open(self, pending: PendingRequest, lease: Lease, make_call: MakeCall) -> WorkerAnswer:
         """Send the request and return the answer, once its first bytes are there.
@@ -138,29 +129,71 @@ class Attempts:
         attempt = pending.attempt
         assert attempt is not None
         placement = attempt.placement
-        call = make_call(placement)
+        predict = partial(self._predict, pending, attempt)
+        call = make_call(placement, predict)
         attempt.first_byte_seconds_max = call.first_byte_seconds_max
+        seconds = None
         if self._hedged.enabled and call.stream and call.carrier is None:
             seconds = self._hedged.after_seconds(pending, placement, lease)
-            if seconds is not None:
-                answer = await self._hedged.open(pending, attempt, call, seconds, make_call)
-                assert pending.attempt is not None
-                self.reports.answered(pending, pending.attempt, answer)
-                return answer
-        stream = placement.call_target.stream(call)
         limits = self._acquisition.limits
+        if seconds is not None:
+            predict()
+            answer = await self._hedged.open(pending, attempt, call, seconds, make_call)
+            attempt = pending.attempt
+            assert attempt is not None
         # What a carrier has taken cannot be called back.
-        if limits.preempts and pending.background and not pending.failed_workers and call.carrier is None:
+        elif limits.preempts and pending.background and not pending.failed_workers and call.carrier is None:
+            predict()
+            stream = placement.call_target.stream(call)
             answer = await self._open_preemptible(pending, placement, stream)
+            attempt.stream = stream
         else:
+            if placement.prefill_worker is not placement.worker:
+                predict()  # The calls of a pair may go out in tasks of their own.
+            stream = placement.call_target.stream(call)
             answer = await stream.__aenter__()
-        attempt.stream = stream
-        self.reports.answered(pending, attempt, answer)
+            attempt.stream = stream
+            if not attempt.predicted:
+                predict()  # The adapter has not called it.
+        attempt.answer, attempt.answered_at = answer, self._clock()
+        if pending.progress.trace is not None:
+            pending.progress.mark("first_byte")
+        if answer.content_type != "text/event-stream" or not pending.ctx.request.stream:
+            self.report_answer(pending)  # Else the client gets the first bytes before that.
         return answer
+
+    def _predict(self, pending: PendingRequest, attempt: Attempt) -> None:
+        """Note what the index knows of the worker's cache, and let it count on the prompt; once per attempt.
+
+        The worker need not wait for this, but the next request's ranking does: nothing is awaited before it.
+        """
+        if attempt.predicted:
+            return
+        attempt.predicted = True
+        self.reports.attempt_begins(pending, attempt)
+        placement, tenant, prompt = attempt.placement, pending.ctx.tenant, pending.prompt
+        if placement.worker.provider is not None or not prompt.hashes:
+            return
+        attempt.recorded = tenant.cache_blocks_max is None or self._index_quota.try_record(
+            tenant, _new_blocks(pending, placement)
+        )
+        if attempt.recorded:
+            # Not on the decode worker of a pair, where the next request with this prefix must compute it again.
+            worker, match = placement.prefill_worker.id, placement.match
+            self._index.record(prompt.namespace, prompt.hashes, worker, pending.ctx.id, match)
+
+    def report_answer(self, pending: PendingRequest) -> None:
+        """Report that an answer has begun, unless that was done already."""
+        attempt = pending.attempt
+        if attempt is not None and attempt.answer is not None:
+            answer, attempt.answer = attempt.answer, None
+            self.reports.answered(pending, attempt, answer)
 
     async def close(self, pending: PendingRequest) -> None:
         """End the worker's stream; if it was not read to its end, close the connection."""
         attempt = pending.attempt
+        if attempt is not None and attempt.answer is not None:
+            self.report_answer(pending)
         if attempt is not None and attempt.stream is not None:
             stream, attempt.stream = attempt.stream, None
             await stream.__aexit__(None, None, None)

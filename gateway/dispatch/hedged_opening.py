@@ -107,8 +107,9 @@ class HedgedOpenings:
         if pending.progress.trace is not None:
             pending.progress.mark("hedge")
         pending.hedged = True
-        second = self._reports.begin_attempt(pending, placement)
-        second.recorded = attempt.recorded
+        second = Attempt(placement)
+        self._reports.attempt_begins(pending, second)
+        second.predicted, second.recorded = True, attempt.recorded
         second.first_byte_seconds_max = attempt.first_byte_seconds_max
         return second
 

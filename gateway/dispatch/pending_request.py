@@ -20,23 +20,32 @@ class Attempt:
     """One try of a request on a placement: its stream, and what was known of its worker's cache."""
 
     __slots__ = (
+        "answer",
+        "answered_at",
         "ended",
         "expectation",
         "first_byte_seconds_max",
         "placement",
+        "predicted",
         "recorded",
         "stream",
         "ttft_learnt",
     )
 
-    def __init__(self, placement: Placement, expectation: Expectation | None) -> None:
+    def __init__(self, placement: Placement) -> None:
         self.placement = placement
-        self.expectation = expectation
+        self.predicted = False
+        """Whether the index was asked what its worker holds, and told what it will hold."""
+        self.expectation: Expectation | None = None
         """What the index knew when the request was sent; None where nothing is learnt from the answer."""
         self.recorded = False
         """Whether the index may take the prompt for cached on this worker."""
         self.stream: AbstractAsyncContextManager[WorkerAnswer] | None = None
         """The worker's stream, once its first bytes have come."""
+        self.answer: WorkerAnswer | None = None
+        """An answer that has begun and was not reported yet; see AttemptReports.answered."""
+        self.answered_at = 0.0
+        """When its first bytes came."""
         self.first_byte_seconds_max = 0.0
         self.ttft_learnt = False
         """Whether its first token has already taught how fast its worker is."""

@@ -4,6 +4,7 @@ Its fields are the client's, as far as the worker's kind knows them, and those t
 """
 
 from collections.abc import Callable, Collection
+from typing import Protocol
 
 import msgspec
 
@@ -30,8 +31,13 @@ SAMPLED_EVERY = 16
 SAMPLE_SECONDS = 0.1
 """A worker is asked for no more than one such stream in this time: its speed does not change that fast."""
 
-MakeCall = Callable[[Placement], WorkerCall]
-"""Returns the request as the placement's worker gets it."""
+
+class MakeCall(Protocol):
+    """Returns the request as the placement's worker gets it; `on_wait`: see WorkerCall."""
+
+    def __call__(self, placement: Placement, on_wait: Callable[[], None] = ...) -> WorkerCall:
+        """Return the call."""
+        ...
 
 
 class WorkerCalls:
@@ -62,8 +68,10 @@ class WorkerCalls:
         self._requests_wait = requests_wait
         self._pass_fields = frozenset(pass_fields)
 
-    def make(self, pending: PendingRequest, placement: Placement) -> WorkerCall:
-        """Return the request as the placement's worker gets it."""
+    def make(
+        self, pending: PendingRequest, placement: Placement, on_wait: Callable[[], None] = lambda: None
+    ) -> WorkerCall:
+        """Return the request as the placement's worker gets it; `on_wait`: see WorkerCall."""
         ctx, prompt, worker = pending.ctx, pending.prompt, placement.worker
         request, trace = ctx.request, pending.progress.trace
 
@@ -107,6 +115,7 @@ class WorkerCalls:
             prompt_ids=prompt.ids,
             form=request.form,
             on_sent=pending.progress.mark_dispatched,
+            on_wait=on_wait,
             carrier=ctx.carrier,
         )
 

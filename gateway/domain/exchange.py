@@ -128,6 +128,18 @@ class Exchange(Protocol):
         """
         ...
 
+    @property
+    def writes_at_once(self) -> bool:
+        """Whether `write_at_once` may be called now: the stream has begun, and nothing waits for its client."""
+        ...
+
+    def write_at_once(self, data: bytes) -> None:
+        """Send the next bytes of a streamed answer where `writes_at_once` says so.
+
+        Raises WorkerError for bytes that cannot be translated to the client's API.
+        """
+        ...
+
     async def end(self, last: bytes = b"") -> None:
         """Complete a streamed answer; `last` are bytes of it that leave together with its end."""
         ...

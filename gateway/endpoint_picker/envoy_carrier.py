@@ -58,9 +58,11 @@ class EnvoyTransport:
         request: tuple[bytes | memoryview, ...],
         first_byte_seconds_max: float,
         on_sent: Callable[[], None] = lambda: None,
+        on_wait: Callable[[], None] = lambda: None,
     ) -> tuple["EnvoyAnswerReader", bytes]:
         """Send the request; see RequestTransport. Raises ConnectionBroken, ConnectionTimedOut."""
         envoy = self._envoy
+        on_wait()
         endpoint = await endpoint_of(self._host, self._port)
         head, _, start = bytes(request[0]).partition(b"\r\n\r\n")
         on_sent()

@@ -36,6 +36,8 @@ class EnvoyExchange:
     """None: the tenant follows from the API key."""
     moved = False
     """False: Envoy takes the request to a worker itself."""
+    writes_at_once = False
+    """False: each write to Envoy may have to wait."""
 
     def __init__(
         self,
@@ -149,6 +151,10 @@ class EnvoyExchange:
         translated = self._dialect.stream_chunk(data)
         if translated:
             await self._write(translated)
+
+    def write_at_once(self, data: bytes) -> None:
+        """Raise WorkerError: every write has to wait."""
+        raise WorkerError
 
     async def end(self, last: bytes = b"") -> None:
         """Complete a streamed answer with its last bytes."""

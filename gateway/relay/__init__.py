@@ -1,11 +1,12 @@
 """Passes a worker's answer on to the client.
 
 `relay` decides what happens to an answer that breaks off or is an error: another worker may try, or the client gets
-the error. It calls `frame_filter` for streams, which passes the frames and reads the usage of the last one, and
-`whole_answer` where the client wants no stream: it reads a body, or joins a stream by `stream_aggregator`
-(`sse_payloads` reads its events, `chunk_template` equal chunks faster, `faithful_streams` says for which requests a
-stream has all that a whole answer would). `answer_memory` bounds the memory of whole answers. `answer_failure` has
-the exceptions for refusals and errors, `worker_errors` reads what workers report of them, and `context_refusal`
-recognises among them a request that is too long for the engine's context. `redaction` removes what clients must not
-see: addresses, files, counts of tokens that other tenants cached.
+the error. It calls `frame_filter` for streams, which passes the frames and reads the usage of the last one
+(`arriving_frames` sends most of them where they arrive), and `whole_answer` where the client wants no stream: it
+reads a body, or joins a stream by `stream_aggregator` (`sse_payloads` reads its events, `chunk_template` equal
+chunks faster, `faithful_streams` says for which requests a stream has all that a whole answer would).
+`answer_memory` bounds the memory of whole answers. `answer_failure` has the exceptions for refusals and errors,
+`worker_errors` reads what workers report of them, and `context_refusal` recognises among them a request that is too
+long for the engine's context. `redaction` removes what clients must not see: addresses, files, counts of tokens
+that other tenants cached.
 """

@@ -117,6 +117,15 @@ class FrameFilter:
         self.error: StreamError | None = None
         """The error that the worker reported in the stream."""
 
+    def feed_plain(self, chunk: bytes) -> bytes | None:
+        """Return what can be passed on now of a chunk about which nothing is to be decided.
+
+        None, with nothing done, for a chunk that does not begin a frame, or that may have an error or the end.
+        """
+        if self._tail or self._passing or chunk.rfind(ERROR_FIELD) >= 0 or chunk.rfind(DONE_MARK) >= 0:
+            return None
+        return self._whole_frames(chunk)
+
     def feed(self, chunk: bytes) -> bytes:
         """Return what can be passed on now."""
         # Usually no frame is under way: the last chunk ended with one.
@@ -271,6 +280,8 @@ class FrameFilter:
 
 
 def _payload(frame: bytes) -> bytes:
+    if frame.startswith(b"data:") and frame.count(b"\n") == 2 and frame.endswith(b"\n\n"):
+        return frame[5:-2]  # Nearly all frames are one line.
     return b"".join([line[5:] for line in frame.splitlines() if line.startswith(b"data:")])
 
 

@@ -1,6 +1,6 @@
 """Passes a worker's answer on to the client: a stream as it comes, any other answer as a whole."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -12,6 +12,7 @@ from gateway.domain.token_usage import TokenUsage, read_usage
 from gateway.fleet.response_shape import ResponseShapes
 from gateway.relay.answer_failure import fail, refusal_of
 from gateway.relay.answer_memory import AnswerMemory
+from gateway.relay.arriving_frames import ArrivingFrames
 from gateway.relay.frame_filter import FrameFilter
 from gateway.relay.redaction import TRANSFER_FIELD, without_cached_tokens, without_transfers
 from gateway.relay.whole_answer import EVENT_STREAM, read_body, read_whole
@@ -34,6 +35,7 @@ async def relay(
     progress: Progress,
     headers: Mapping[str, str],
     *,
+    on_begun: Callable[[], None] = lambda: None,
     reports_cached_tokens: bool = True,
     response_shapes: ResponseShapes | None = None,
     running_usage: bool = False,
@@ -48,6 +50,7 @@ async def relay(
         request: The client's request.
         progress: Gets the usage and the output of the answer.
         headers: Headers for the client.
+        on_begun: Called when the client has the first bytes of a stream, unless these are all of it.
         reports_cached_tokens: Whether the client may know how much of its prompt was cached: only where the
             tenant has a cache of its own.
         response_shapes: The shapes of this worker's whole answers; a shape that is not known yet is learnt here.
@@ -75,7 +78,7 @@ async def relay(
                 running_usage=running_usage,
                 wants_running_usage=request.running_usage,
             )
-            await _relay_frames(answer, exchange, request, progress, headers, frames)
+            await _relay_frames(answer, exchange, request, progress, headers, frames, on_begun)
         else:
             body = await read_whole(answer, request, progress, memory, response_shapes, running_usage)
             await _relay_whole(answer, body, exchange, request, progress, headers, reports_cached_tokens)
@@ -116,7 +119,7 @@ async def _relay_whole(
         raise WorkerUnreachable("no answer to such a request", failure=FailureKind.SERVER_ERROR) from err
     if progress.trace is not None:
         progress.note_finish_reasons(body)
-    progress.output_sent(0)
+    progress.output_sent(progress.frames)
 
 
 async def _relay_frames(
@@ -126,24 +129,34 @@ async def _relay_frames(
     progress: Progress,
     headers: Mapping[str, str],
     frames: FrameFilter,
+    on_begun: Callable[[], None],
 ) -> None:
     """Send the frames of a stream as they pass the filter, and note its usage. Raises as `relay` does."""
-    seen, begun, traced, last = 0, False, progress.trace is not None, b""
+    begun, traced, arriving, last = False, progress.trace is not None, None, b""
     try:
         async for chunk in answer.chunks():
+            if arriving is not None and arriving.failure is not None:
+                raise arriving.failure
             ready = frames.feed(chunk)
             if ready:
-                if not begun:
-                    begun = True
+                begins, begun = not begun, True
+                if begins:
                     await exchange.begin(answer.status, EVENT_STREAM, headers)
                 if frames.done and getattr(answer, "complete", False):
                     last += ready  # Leaves together with the end of the stream.
+                elif begins and exchange.writes_at_once:
+                    exchange.write_at_once(ready)
+                    on_begun()
+                    if (offer := getattr(answer, "offer", None)) is not None:
+                        arriving = ArrivingFrames(exchange, frames, progress)
+                        offer(arriving.send)
                 else:
+                    if begins:
+                        on_begun()  # The client may have to be waited for.
                     await exchange.write(ready)
                 if traced:
                     progress.note_finish_reasons(ready)
-                progress.output_sent(frames.frames - seen)
-                seen = frames.frames
+                progress.output_sent(frames.frames)
             if frames.error is not None:
                 break
 

@@ -254,12 +254,12 @@ class Progress:
             self.finish_reasons = reasons[:FINISH_REASONS_MAX]
 
     def output_sent(self, frames: int) -> None:
-        """Record that bytes with so many data frames are handed to the client's socket now."""
+        """Record that bytes are handed to the client's socket now, with so many data frames up to here."""
         now = self.clock()
         if self.first_byte_at is None:
             self.first_byte_at = now
         self.last_byte_at = now
-        self.frames += frames
+        self.frames = frames
 
     def output_tokens_used(self) -> int:
         """Return the reported output tokens, or the tokens received from a stream that was cut."""

@@ -23,6 +23,11 @@ class Dialect(Protocol):
         """The API that was called."""
         ...
 
+    @property
+    def translates_streams(self) -> bool:
+        """Whether the bytes of a stream differ from the worker's."""
+        ...
+
     async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         """Return the request in a body. Raises BadRequest, and NotFound for an object that the body refers to."""
         ...

@@ -233,8 +233,7 @@ class HttpExchange:
         """Start a streamed answer, unless a comment has started it already."""
         if self.response is None:
             await self._begin(status, headers, {**STREAM_HEADERS, "content-type": content_type})
-        start = self._dialect.stream_start()
-        if start:
+        if self._dialect.translates_streams and (start := self._dialect.stream_start()):
             await self._send(start)
 
     async def comment(self) -> None:
@@ -250,12 +249,28 @@ class HttpExchange:
             assert self.response is not None
             await self._await_client_read(self.response.write(translated), len(translated))
 
+    @property
+    def writes_at_once(self) -> bool:
+        """Whether `write_at_once` may be called now."""
+        transport = self._http.transport
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        return isinstance(self.response, DirectAnswer)
+
+    def write_at_once(self, data: bytes) -> None:
+        """Send more of a streamed answer to a client that need not be waited for. Raises ConnectionResetError."""
+        if self._dialect.translates_streams:
+            data = self._dialect.stream_chunk(data)
+        if data:
+            cast(DirectAnswer, self.response).send(data)
+
     async def end(self, last: bytes = b"") -> None:
         """Complete a streamed answer with its last bytes."""
-        rest = self._dialect.stream_chunk(last) if last else b""
-        rest += await self._dialect.stream_end()
+        if self._dialect.translates_streams:
+            last = self._dialect.stream_chunk(last) if last else b""
+            last += await self._dialect.stream_end()
         assert self.response is not None
-        await self._await_client_read(self.response.write_eof(rest), len(rest))
+        await self._await_client_read(self.response.write_eof(last), len(last))
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         """Send a whole answer at once."""

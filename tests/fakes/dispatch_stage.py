@@ -336,6 +336,7 @@ class DispatchStage:
                 try:
                     try:
                         answer = await attempts.open(request, lease, partial(self.worker_calls.make, request))
+                        attempts.report_answer(request)  # As the relay does with the first bytes.
                         body = b"".join([piece async for piece in answer.chunks()])
                         progress.worker_refused = answer.status >= 400
                         progress.usage = USAGE if not progress.worker_refused else None

@@ -33,7 +33,7 @@ def answered(clock):
     made.answered = True
     made.output_sent(1)
     clock.advance(0.5)
-    made.output_sent(5)
+    made.output_sent(6)
     made.mark("relay")
     made.usage = TokenUsage(
         prompt_tokens=64, completion_tokens=6, prompt_tokens_details=PromptDetails(cached_tokens=40)

@@ -80,6 +80,7 @@ class StubAdapter:
         self.open += 1
         try:
             call.on_sent()
+            call.on_wait()
             outcome = self.outcomes.popleft() if self.outcomes else None
             if isinstance(outcome, asyncio.Future):
                 outcome = await outcome

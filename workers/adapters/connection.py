@@ -26,6 +26,10 @@ PLAIN = frozenset({b"application/json", b"text/event-stream"})
 """Content types that are passed on without their parameters."""
 
 
+def do_nothing() -> None:
+    """Do nothing: the caller has nothing to do while it waits."""
+
+
 class ConnectionBroken(OSError):
     """The connection failed, or the received bytes are not HTTP."""
 
@@ -65,6 +69,11 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._lost: ConnectionBroken | None = None
         self._paused = False
+        self.take: Callable[[bytes], bool] | None = None
+        """Is offered each piece of the body that a reader waits for, unless it is the last one; see
+        WorkerAnswer."""
+        self.taken_at = 0.0
+        """When a piece was taken last."""
         self.idle_since = 0.0
         self._begin()
 
@@ -89,11 +98,11 @@ class Connection(asyncio.Protocol):
 
     # For its user
 
-    async def ask(self, request: Buffers, seconds: float) -> bytes:
+    async def ask(self, request: Buffers, seconds: float, on_wait: Callable[[], None] = do_nothing) -> bytes:
         """Send a whole request, wait for the head, and return the first piece of the body, which may be empty.
 
-        Raises ConnectionBroken, and ConnectionTimedOut after `seconds`. On every error, cancellation included, the
-        connection is closed.
+        `on_wait` is called when the request was written. Raises ConnectionBroken, and ConnectionTimedOut after
+        `seconds`. On every error, cancellation included, the connection is closed.
         """
         self._begin()
         assert self._transport is not None
@@ -103,13 +112,14 @@ class Connection(asyncio.Protocol):
             self._transport.writelines(request)
         self._traffic.asked.add(self)
         timer = self._loop.call_later(seconds, self._expire)
+        first = None
         try:
+            on_wait()
             first = await self.read()
-        except (ConnectionBroken, asyncio.CancelledError):
-            self.close()
-            raise
         finally:
             timer.cancel()
+            if first is None:
+                self.close()
         self.answered = True
         return first
 
@@ -142,6 +152,7 @@ class Connection(asyncio.Protocol):
         """Return the connection to the pool; close it if part of the answer is unread, so that the worker stops."""
         if self._reusable and not self._pieces and self.usable:
             self.idle_since = self._loop.time()
+            self.take = None
             self._traffic.asked.discard(self)
             self._released(self)
         else:
@@ -149,6 +160,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection at once."""
+        self.take = None  # It refers to this object; kept, it would be a reference cycle.
         self._traffic.asked.discard(self)
         self._lost = self._lost or ConnectionBroken("closed")
         if self._transport is not None:
@@ -163,6 +175,17 @@ class Connection(asyncio.Protocol):
     def usable(self) -> bool:
         """Whether another request can be sent."""
         return self._lost is None and self._transport is not None and not self._transport.is_closing()
+
+    def _taken(self) -> bool:
+        """Offer what has arrived to `take`, and return whether it was taken."""
+        pieces = self._pieces
+        assert self.take is not None
+        if self.complete or not pieces or not self.take(b"".join(pieces)):
+            return False
+        pieces.clear()
+        self._buffered = 0
+        self.taken_at = self._loop.time()
+        return True
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -214,7 +237,7 @@ class Connection(asyncio.Protocol):
             self.fail(ConnectionBroken("too many headers"))
             return
         waiter = self._waiter
-        if waiter is not None and not waiter.done():
+        if waiter is not None and not waiter.done() and (self.take is None or not self._taken()):
             self._waiter = None
             waiter.set_result(None)
 

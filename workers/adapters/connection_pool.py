@@ -23,6 +23,7 @@ from workers.adapters.connection import (
     ConnectionBroken,
     ConnectionTimedOut,
     PoolTraffic,
+    do_nothing,
 )
 from workers.system_error import reason_of
 
@@ -51,24 +52,31 @@ class ConnectionPool:
         self.base = parts.path.rstrip("/")
 
     async def send(
-        self, request: Buffers, first_byte_seconds_max: float, on_sent: Callable[[], None] = lambda: None
+        self,
+        request: Buffers,
+        first_byte_seconds_max: float,
+        on_sent: Callable[[], None] = do_nothing,
+        on_wait: Callable[[], None] = do_nothing,
     ) -> tuple[Connection, bytes]:
         """Send a request, read the head of the answer, and return the connection and the first piece of the body.
 
-        `on_sent` is called when there is a connection. Raises ConnectionBroken, ConnectionTimedOut. On every error,
-        cancellation included, the connection is closed.
+        `on_sent` is called when there is a connection; `on_wait` when the request was written to it, or while it is
+        opened. Raises ConnectionBroken, ConnectionTimedOut. On every error, cancellation included, the connection
+        is closed.
         """
         idle = self._take()
         if idle is not None:
             on_sent()
             try:
-                return idle, await idle.ask(request, first_byte_seconds_max)
+                return idle, await idle.ask(request, first_byte_seconds_max, on_wait)
             except (ConnectionTimedOut, ConnectionAbandoned):
                 raise
             except ConnectionBroken:
                 # Only once, on a new connection; a request that kills its worker would otherwise try all idle ones.
                 if not idle.nothing_received:
                     raise
+        else:
+            on_wait()
         connection = await self._open()
         on_sent()
         return connection, await connection.ask(request, first_byte_seconds_max)

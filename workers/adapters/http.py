@@ -6,7 +6,7 @@ every early exit closes it. Connections that were read to the end go back to the
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from workers.adapter import (
 )
 from workers.adapters.body_buffers import Buffers, total_bytes
 from workers.adapters.connection import (
+    Connection,
     ConnectionBroken,
     ConnectionTimedOut,
     PoolTraffic,
@@ -189,7 +190,7 @@ class HttpCall:
         call = self._call
         try:
             connection, first = await self._transport.send(
-                self._request, call.first_byte_seconds_max, call.on_sent
+                self._request, call.first_byte_seconds_max, call.on_sent, call.on_wait
             )
         except ConnectionTimedOut as err:
             raise WorkerUnreachable(str(err), timed_out=True) from err
@@ -234,6 +235,11 @@ class HttpAnswer:
         """Whether all of the body has arrived."""
         return self._connection.complete
 
+    def offer(self, take: Callable[[bytes], bool]) -> None:
+        """Offer pieces to `take` when they arrive; see WorkerAnswer."""
+        if isinstance(self._connection, Connection):
+            self._connection.take = take
+
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body in pieces. Raises StreamBroken, also after `idle_seconds_max` of silence."""
         if self.whole is not None:
@@ -255,8 +261,9 @@ class HttpAnswer:
             self._timer.cancel()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        since = self._waiting_since
-        silent = loop.time() - since if since is not None else 0.0
+        since, silent = self._waiting_since, 0.0
+        if since is not None:
+            silent = loop.time() - max(since, getattr(self._connection, "taken_at", 0.0))
         if silent >= self._idle_seconds_max:
             self._connection.fail(ConnectionTimedOut("silent for too long"))
         else:

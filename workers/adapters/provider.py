@@ -86,6 +86,7 @@ class ProviderAdapter:
             first_byte_seconds_max=call.first_byte_seconds_max,
             idle_seconds_max=call.idle_seconds_max,
             on_sent=call.on_sent,
+            on_wait=call.on_wait,
         )
         async with self._inner.stream(their_call) as answer:
             if answer.status == 404:

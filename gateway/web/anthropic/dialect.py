@@ -22,6 +22,9 @@ class AnthropicDialect:
 
     surface = Surface.MESSAGES
 
+    translates_streams = True
+    """True: a stream has events of its own."""
+
     def __init__(self, request_id: str) -> None:
         self._request_id = request_id
         self._message_id = f"msg_{request_id.removeprefix('req-')}"

@@ -61,8 +61,14 @@ class DirectAnswer:
         head = f"HTTP/1.1 {_status_line(status)}\r\n{lines}{framing}date: {_date(int(time.time()))}\r\n\r\n"
         self._head = head.encode("utf-8", "surrogateescape")
 
-    async def write(self, data: bytes, *, last: bool = False) -> None:
+    async def write(self, data: bytes) -> None:
         """Send more of the body, and wait while the client reads too slowly. Raises ConnectionResetError."""
+        self.send(data)
+        if self._connection.writable is not None:
+            await asyncio.shield(self._connection.writable)
+
+    def send(self, data: bytes, *, last: bool = False) -> None:
+        """Send more of the body. Raises ConnectionResetError."""
         if self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
             if last:
@@ -76,12 +82,12 @@ class DirectAnswer:
             raise ConnectionResetError("the client has left")
         transport.write(data)
         self.output_size += len(data)
-        if self._connection.writable is not None:
-            await asyncio.shield(self._connection.writable)
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Send the last bytes of the body. Raises ConnectionResetError."""
-        await self.write(data, last=True)
+        self.send(data, last=True)
+        if self._connection.writable is not None:
+            await asyncio.shield(self._connection.writable)
 
 
 @lru_cache(maxsize=256)

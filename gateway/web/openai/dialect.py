@@ -13,6 +13,9 @@ from gateway.web.openai.inference_requests import decode_request
 class OpenAIDialect:
     """The dialect of an OpenAI API: requests are decoded, answers and streams pass unchanged."""
 
+    translates_streams = False
+    """False: the worker's bytes pass as they are."""
+
     def __init__(self, surface: Surface) -> None:
         self.surface = surface
 

@@ -37,6 +37,9 @@ class ResponsesDialect:
 
     surface = Surface.RESPONSES
 
+    translates_streams = True
+    """True: a stream has events of its own."""
+
     def __init__(
         self,
         request_id: str,

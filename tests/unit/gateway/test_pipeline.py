@@ -30,7 +30,7 @@ class StubExchange:
     """A client that reads everything."""
 
     id, surface, traceparent, caller, batch = "r", Surface.CHAT, None, None, ""
-    moved = False
+    moved = writes_at_once = False
     queue_headers = QueueHeaders()
 
     def __init__(self):

@@ -330,6 +330,7 @@ async def test_the_first_tokens_of_an_unknown_worker_teach_at_once_and_those_of_
         lease = await stage.reservations.reserve(request.ctx, request.prompt, request.progress)
         await stage.attempts.begin(request)
         answer = await stage.attempts.open(request, lease, partial(stage.worker_calls.make, request))
+        stage.attempts.report_answer(request)
         begun = stage.worker("a").learnt.fit.samples
         async for _ in answer.chunks():
             pass
@@ -351,6 +352,37 @@ async def test_of_a_provider_no_speed_is_learnt():
     stage = provider_stage()
     await stage.serve(stage.pending(stage.context(tenant=CONSENTS)))
     assert stage.worker("cloud").learnt.fit.samples == 0
+
+
+async def test_a_stream_that_has_begun_is_reported_once_and_at_its_end_at_the_latest(stage, monkeypatch):
+    reported = []
+    answered = stage.attempts.reports.answered
+    monkeypatch.setattr(
+        stage.attempts.reports, "answered", lambda *each: (reported.append(each), answered(*each))
+    )
+    request = stage.pending()
+    lease = await stage.reservations.reserve(request.ctx, request.prompt, request.progress)
+    await stage.attempts.begin(request)
+    await stage.attempts.open(request, lease, partial(stage.worker_calls.make, request))
+    assert reported == []  # The client gets its first bytes before that.
+    await stage.attempts.close(request)
+    stage.attempts.report_answer(request)
+    assert len(reported) == 1
+    stage.attempts.end(request)
+    stage.reservations.settle(request.ctx, lease, request.progress, None)
+
+
+async def test_the_index_counts_a_prompt_before_another_request_is_ranked(stage):
+    """The worker's first byte is not waited for: the next request with this prompt may come before that."""
+    stage.adapters["a"].silent()
+    request = stage.pending()
+    task = stage.begin(request)
+    await until_idle()
+    match = stage.index.match(request.prompt.namespace, request.prompt.hashes)
+    assert match.pending == {WorkerId("a"): len(request.prompt.hashes)}
+    task.cancel()
+    await until_idle()
+    assert not stage.index.match(request.prompt.namespace, request.prompt.hashes).pending
 
 
 async def test_the_first_token_makes_room_for_a_waiting_request():

@@ -16,6 +16,8 @@ DONE = b"data: [DONE]\n\n"
 class Client:
     """An exchange that keeps what is written."""
 
+    writes_at_once = False
+
     def __init__(self):
         self.writes = []
         self.memory = MemoryLease(MemoryBudget(0))
@@ -74,3 +76,37 @@ async def test_a_stream_that_has_arrived_without_its_end_is_interrupted():
     answer.complete = True
     with pytest.raises(StreamInterrupted):
         await written(answer)
+
+
+async def test_frames_are_offered_once_the_client_has_the_first_ones():
+    class Offering(StubAnswer):
+        take = None
+
+        def offer(self, take):
+            client.writes.append("offers")
+            self.take = take
+
+        async def chunks(self):
+            yield TEXT
+            assert self.take(TEXT)
+            assert not self.take(DONE)
+            yield DONE
+
+    class Direct(Client):
+        writes_at_once = True
+
+        def write_at_once(self, data):
+            self.writes.append(("at once", data))
+
+    client = Direct()
+    answer = Offering(content_type="text/event-stream")
+    await relay(answer, client, a_request(), a_progress(), {}, on_begun=lambda: client.writes.append("begun"))
+    assert client.writes == [
+        "head",
+        ("at once", TEXT),
+        "begun",
+        "offers",
+        ("at once", TEXT),
+        DONE,
+        ("end", b""),
+    ]

@@ -1,5 +1,6 @@
 """API keys: their shape, their hashes, and what a directory makes of them."""
 
+import hmac
 from datetime import UTC, datetime
 
 import pytest
@@ -57,6 +58,7 @@ def test_keys_are_never_the_same():
 def test_only_the_hash_is_kept_and_it_depends_on_the_pepper():
     assert KEY.hash == HASH_PREFIX + key_digest(KEY.text, PEPPER).hex()
     assert key_digest(KEY.text, PEPPER) != key_digest(KEY.text, pepper(b"other"))
+    assert key_digest("\udcff", PEPPER) == hmac.digest(PEPPER, b"\xed\xb3\xbf", "sha256")
     assert KEY.text not in KEY.hash
 
 

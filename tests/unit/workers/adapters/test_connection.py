@@ -349,3 +349,39 @@ async def test_a_reader_that_is_slow_stops_the_worker(monkeypatch):
         assert sent > before
         connection.release()
         assert first
+
+
+async def test_a_piece_that_is_taken_where_it_arrives_is_not_read():
+    head = CHUNKED[: CHUNKED.index(b"6\r\n")]
+    parts = (b"1\r\na\r\n", b"1\r\nb\r\n", b"1\r\nc\r\n", b"1\r\nd\r\n0\r\n\r\n")
+    offered = []
+
+    def take(piece):
+        offered.append(piece)
+        return piece == b"b"
+
+    async with Peer(says(head, *parts, pause=0.02)) as peer:
+        connection, body = await peer.pool.send((REQUEST,), 5.0)
+        connection.take = take
+        while piece := await connection.read():
+            body += piece
+        connection.release()
+        assert connection.take is None
+    # The first piece belongs to the head, and the last one is not offered.
+    assert (offered, body) == ([b"b", b"c"], b"acd")
+
+
+async def test_what_can_wait_is_done_once_the_request_was_written_or_while_a_connection_is_opened():
+    order = []
+
+    async def answer(writer):
+        order.append("asked")
+        writer.write(SIZED)
+
+    async with Peer(answer) as peer:
+        for _ in range(2):
+            connection, _ = await peer.pool.send(
+                (REQUEST,), 5.0, lambda: order.append("connected"), lambda: order.append("waits")
+            )
+            connection.release()
+    assert order == ["waits", "connected", "asked", "connected", "waits", "asked"]
