@@ -27,6 +27,7 @@ from gateway.routing.router import Decision
 from gateway.settings.types import Identifier
 from gateway.telemetry.request_record import Progress
 from gateway.tenants.directory import DirectoryUnavailable, UnknownKey, tenant_named
+from policies.admission.dispatch_window import DispatchWindow
 from policies.latency_model import predicted_ttft_ms
 from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.protocol import Candidate, Ranking, Route
@@ -213,13 +214,15 @@ def _waits_because(
     preferred = dispatch.acquisition.targets.preferred(pending, routes)
     model, service_class = pending.ctx.model.name, pending.service_class
     window, room = dispatch.window.of(model), dispatch.rooms.all().get(pending.queue_name)
-    patient = window.is_patient(service_class.ttft_seconds)
     crowds = window.contended and room is not None and room.waiting_of(pending.ctx.tenant.id) > 0
+    is_narrow = service_class.background or crowds
+    work_share = dispatch.window.of_all_gateways.work_share(model, pending.ctx.tenant.id)
+    patient = window.is_patient(service_class.ttft_seconds, is_narrow=is_narrow, work_share=work_share)
     allowed = allowed_routes(preferred, pending.prompt.prompt_tokens, window, patient=patient)
     own_turns = dispatch.acquisition.own_turns
     for route in preferred:
         if route not in allowed:
-            yield route, "kept for more urgent requests" if patient else "filled by less urgent requests"
+            yield route, _kept_because(window, patient=patient)
             continue
         has_room = own_turns.has_room(
             prefill_worker_of(route),
@@ -227,7 +230,7 @@ def _waits_because(
             pending,
             preferred,
             window,
-            is_narrow=service_class.background or crowds,
+            is_narrow=is_narrow,
             patient=patient,
         )
         yield route, "" if has_room else "full, the request would wait"
@@ -235,6 +238,13 @@ def _waits_because(
         for route in routes:
             if route not in preferred:
                 yield route, "its first token would be late, and another worker's would not"
+
+
+def _kept_because(window: DispatchWindow, *, patient: bool) -> str:
+    """Return why a request may not wait for a worker that is open, or filled, for others."""
+    if window.contended and not window.counts_own:
+        return "kept for other tenants" if patient else "kept for shorter prompts"
+    return "kept for more urgent requests" if patient else "filled by less urgent requests"
 
 
 def _ranked(

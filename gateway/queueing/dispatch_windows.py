@@ -1,6 +1,6 @@
 """Dispatch windows: how many uncached prompt tokens may be ahead of each worker, of all gateways or of this one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from statistics import fmean
 from typing import Any
@@ -11,7 +11,12 @@ from gateway.fleet.fleet import Fleet
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_room import WaitingRoom
 from policies.admission.dispatch_window import DispatchWindow, dispatch_window
-from policies.admission.filled_workers import FilledWorkers, filled_workers
+from policies.admission.filled_workers import (
+    FilledWorkers,
+    filled_beside_tenants,
+    filled_workers,
+    much_demand,
+)
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 
@@ -97,18 +102,35 @@ class DispatchWindows:
             tokens_max=self._tokens_max,
             batch_seconds=self._batch_seconds,
             flood=self._in_sight.standing_flood(models, now),
-            filled=self._filled(model, demand, ms_per_token) if len(demand) > 1 else None,
+            filled=self._filled(model, models, demand, ms_per_token),
             workers=len(self._fleet.serving(model)),
         )
         self._kept[model] = window, now + KEPT_SECONDS
         return window
 
-    def _filled(self, model: str, demand: Mapping[float, float], ms_per_token: float) -> FilledWorkers | None:
-        """Return which workers of the model are filled; None unless each says how many slots it has."""
+    def _filled(
+        self, model: str, models: Collection[str], demand: Mapping[float, float], ms_per_token: float
+    ) -> FilledWorkers | None:
+        """Return which workers of the model are filled: by classes or, while one is in sight, beside tenants.
+
+        None are filled by classes unless each says how many slots it has. `models`: those that share the workers.
+        """
         workers = self._fleet.serving(model)
-        if self._gateways is None or any(one.slots is None or one.disaggregation for one in workers):
+        if self._gateways is None or not demand or any(one.disaggregation for one in workers):
             return None
         gateways = self._gateways()
+        if len(demand) == 1:
+            much = much_demand(len(workers), ms_per_token=ms_per_token) / gateways
+            tokens, squares = self._in_sight.demand_of_others(models, much, self._clock())
+            return filled_beside_tenants(
+                (gateways * tokens, gateways * squares),
+                sorted(one.id for one in workers),
+                target_seconds=min(demand),
+                ms_per_token=ms_per_token,
+                tokens_max=self._tokens_max,
+            )
+        if any(one.slots is None for one in workers):
+            return None
         return filled_workers(
             {target: gateways * tokens for target, tokens in demand.items()},
             sorted(one.id for one in workers),
@@ -141,7 +163,8 @@ class OwnDispatchWindows:
             return window
         share_of, filled = membership.share_of, window.filled
         if filled is not None:
-            filled = msgspec.structs.replace(filled, tokens=share_of(filled.tokens))
+            open_tokens = None if filled.open_tokens is None else share_of(filled.open_tokens)
+            filled = msgspec.structs.replace(filled, tokens=share_of(filled.tokens), open_tokens=open_tokens)
         return DispatchWindow(
             narrow=share_of(window.narrow),
             wide=share_of(window.wide),

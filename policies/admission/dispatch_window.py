@@ -41,6 +41,8 @@ docs/pages/measures/policy-experiments.md has every experiment with its workload
             flood 1.34 -> 1.05 x that alone, beside prompts of 48k 1.45 -> 1.03 x
             a tenant that crowds, or has most of the recent work, leaves slots: p99 of chats beside a flood of long
             answers 6,550 -> 90
+            workers that others leave are filled beside tenants that crowd: p99 of chats beside a flood 1.8 -> 1.2 x
+            that alone, beside two tenants with 48k 4.4 -> 1.04 x
             workers that urgent classes leave are filled (filled_workers.py): work beside batch prompts 0.87 -> 0.96
             of that without classes, beside long ones 0.85 -> 0.93; at most 0.6 % late, of chats beside 32k 3.5 %
     lost    CONTENDED_SHARE 0.3: +10 %.  long prompts on all workers: up to 3 times the TTFT
@@ -62,8 +64,7 @@ from math import inf
 import msgspec
 
 from policies.admission.filled_workers import FilledWorkers, leaves_slots
-from policies.admission.recent_work import CROWDING_MAX
-from policies.admission.traffic_in_sight import CROWDING_SHARE
+from policies.admission.recent_work import CROWDING_MAX, CROWDING_SHARE
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 from radix_cache.match import WorkerId
 
@@ -82,6 +83,10 @@ CONTENDED_SHARE = 0.2
 
 FLOODED_SHARE = 0.1
 """In place of CONTENDED_SHARE, beside a standing flood of prompts that fill an engine's step by themselves."""
+
+OPEN_BESIDE_CROWD, OPEN_BEFORE_CROWD = 0.085, 0.2
+"""What a tenant has ahead of an open worker at most, as shares of the TTFT target: one that crowds and fills the
+others, where a standing flood of long prompts gets less; and before it crowds, one with most of the recent work."""
 
 SHORT_TOKENS = 4096
 """Uncached tokens, in the mean of a flood's waiting prompts, up to which an engine's step needs several of them."""
@@ -132,29 +137,45 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether a prompt takes space of the wide window itself; of the narrow one it always does. So it is while
     several classes come."""
     filled: FilledWorkers | None = None
-    """The workers that patient classes fill; None: all workers have the same windows."""
+    """The workers that patient classes or crowding tenants fill; None: all workers have the same windows."""
     passed_over_max: int = PASSED_OVER_MAX
     """How many waiting requests the queue of all gateways passes over; see the function of this name."""
 
-    def is_patient(self, target_seconds: float) -> bool:
-        """Return whether a class with this TTFT target fills the workers that urgent classes leave."""
-        return self.filled is not None and target_seconds >= self.filled.patient_seconds
+    def is_patient(self, target_seconds: float, *, is_narrow: bool = False, work_share: float = 0.0) -> bool:
+        """Return whether a request fills the workers that others leave.
+
+        It does so by the TTFT target of its class or, where workers are filled beside tenants, if its tenant crowds
+        (`is_narrow`) or has more of the recent work than others (`work_share`).
+        """
+        if self.filled is None:
+            return False
+        if self.filled.open_tokens is None:
+            return target_seconds >= self.filled.patient_seconds
+        return is_narrow or work_share > (CROWDING_SHARE / CROWDING_MAX if self.contended else CROWDING_SHARE)
 
     def tokens(self, worker: WorkerId, *, is_narrow: bool, patient: bool) -> int:
         """Return the window of a worker for a request. `patient`: its class is (is_patient)."""
-        if patient and self.filled is not None:
-            return self.narrow if worker <= self.filled.last_open else self.filled.tokens
+        filled = self.filled
+        if patient and filled is not None:
+            if worker > filled.last_open:
+                return filled.tokens
+            return self.narrow if filled.open_tokens is None else filled.open_tokens
         return self.narrow if is_narrow else self.wide
 
     def choices(self, asked: Sequence[tuple[WorkerId, int]], *, patient: bool) -> list[bool]:
         """Return which of these workers a request may wait for; `asked`: each with the uncached tokens there.
 
         Requests of patient classes go to open workers if they are short, and those of urgent classes to filled
-        ones if more of the prompt is cached there. Without any choice all are allowed.
+        ones if more of the prompt is cached there. Beside tenants that crowd, short prompts of these go to open
+        workers, and of others all that are no longer than the window. Without any choice all are allowed.
         """
         filled = self.filled
-        if filled is None:
+        if filled is None or not (self.contended or self.counts_own):
             return [True] * len(asked)
+        if filled.open_tokens is not None:
+            longest = filled.open_tokens if patient else self.wide
+            found = [worker > filled.last_open or tokens <= longest for worker, tokens in asked]
+            return found if any(found) else [True] * len(asked)
         least = min((tokens for worker, tokens in asked if worker <= filled.last_open), default=inf)
         found = [
             (not patient or tokens <= self.narrow)
@@ -186,21 +207,29 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
         Of requests of one class those of tenants that crowd have to, and of tenants with more of the recent work
         than others (`work_share`). A long prompt of another tenant would wait for two idle workers otherwise, while
-        crowding tenants keep all but one busy.
+        crowding tenants keep all but one busy. Where workers are filled beside crowding tenants, others are open
+        already.
         """
+        filled = self.filled
+        if filled is not None and filled.open_tokens is not None and self.contended:
+            return None
         has_to = self.counts_own or is_narrow or work_share > CROWDING_SHARE / CROWDING_MAX
         return self.open if has_to else None
 
-    def taken_by(self, uncached_tokens: int, *, is_narrow: bool) -> int:
+    def taken_by(self, uncached_tokens: int, *, is_narrow: bool, patient: bool = False) -> int:
         """Return how many tokens a prompt takes of its window itself, beside what is ahead of it.
 
         A prompt that waits for space for its whole length closes its worker to later requests, which then computes
         ever shorter steps. While several classes come it has to, since it may be ahead of an urgent one. Otherwise
         any space will do, but for a prompt that is longer than the window: it waits for an idle worker, or the
         first requests of tenants with little to do would wait for it as a flood begins (chats' p99 214 ms in place
-        of 135, beside a flood of mixed prompts, five seeds).
+        of 135, beside a flood of mixed prompts, five seeds). Workers that crowding tenants fill are never
+        idle: there any space will do for every prompt.
         """
-        return uncached_tokens if is_narrow or self.counts_own or uncached_tokens > self.wide else 1
+        filled, is_long = self.filled, uncached_tokens > self.wide
+        if filled is not None and filled.open_tokens is not None and self.contended and (patient or is_long):
+            return 1
+        return uncached_tokens if is_narrow or self.counts_own or is_long else 1
 
 
 class ClosedWorkers(set[WorkerId]):
@@ -252,17 +281,29 @@ def dispatch_window(
 
     `contended`: see DispatchWindow. `ms_per_token`: the workers' speed. `batch_seconds`: the target of batch work,
     for which no worker has to be left open. `flood`: what waits of tenants that have had most of all waiting
-    requests for a while. `filled`: the workers that patient classes fill. `workers`: how many there are.
+    requests for a while. `filled`: the workers that patient classes fill or, with one class in sight, tenants that
+    crowd. `workers`: how many there are.
     """
-    if not targets or (len(targets) == 1 and not contended):
-        return DispatchWindow(narrow=tokens_max, wide=tokens_max, passed_over_max=passed_over_max(workers))
-    tightest = min(targets)
+    tightest = min(targets, default=batch_seconds)
     tokens = 1000 * tightest / ms_per_token
+    if len(targets) < 2 and filled is not None:
+        share = (
+            OPEN_BEFORE_CROWD if not contended else OPEN_BESIDE_CROWD * _of_short_prompts(flood, tokens_max)
+        )
+        filled = (
+            msgspec.structs.replace(filled, open_tokens=int(share * tokens))
+            if tightest < batch_seconds
+            else None
+        )
+    if not targets or (len(targets) == 1 and not contended):
+        return DispatchWindow(
+            narrow=tokens_max, wide=tokens_max, filled=filled, passed_over_max=passed_over_max(workers)
+        )
     if len(targets) > 1:
         narrow_share = NARROW_SHARE if filled is None else filled.narrow_share
     else:
-        narrow_share, filled = _contended_share(flood, tokens_max), None
-    wide_share = WIDE_SHARE if filled is None else WIDE_BESIDE_FILLED
+        narrow_share = max(FLOODED_SHARE, CONTENDED_SHARE * _of_short_prompts(flood, tokens_max))
+    wide_share = WIDE_SHARE if filled is None or len(targets) == 1 else WIDE_BESIDE_FILLED
     narrow = min(tokens_max, max(1, int(narrow_share * tokens)))
     return DispatchWindow(
         narrow=narrow,
@@ -275,11 +316,11 @@ def dispatch_window(
     )
 
 
-def _contended_share(flood: WaitingTotals, tokens_max: int) -> float:
-    """Return the share of the narrow window where tenants contend."""
+def _of_short_prompts(flood: WaitingTotals, tokens_max: int) -> float:
+    """Return 1 where no flood stands or its prompts are short, and less the longer they are."""
     if flood.tokens < STANDING_WINDOWS * tokens_max:
-        return CONTENDED_SHARE
-    return max(FLOODED_SHARE, CONTENDED_SHARE * min(1.0, SHORT_TOKENS * flood.requests / flood.tokens))
+        return 1.0
+    return min(1.0, SHORT_TOKENS * flood.requests / flood.tokens)
 
 
 def leaves_one_open(tokens_queued: Iterable[int], open_tokens: int, *, background: bool) -> bool:

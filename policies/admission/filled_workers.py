@@ -1,4 +1,4 @@
-"""Filled workers: those that urgent classes do not need compute long prefills for the others.
+"""Filled workers: they compute long prefills, and leave others to urgent classes, or to tenants beside a crowd.
 
     |-- open workers, the first by id --|-- filled workers -----------------|
      urgent classes; a narrow window     a window for the tightest target
@@ -10,14 +10,19 @@ PATIENT_TARGETS times the tightest one. So many workers stay open that the promp
 OPEN_LOAD of their time; with one worker, or too little room, none is filled. The more of it they take, the narrower
 is the window of other classes there, since urgent requests come in bursts.
 
+Beside tenants that crowd, with requests of one class, it is the same: at most a quarter of the workers stay open to
+the others, as many as these need to wait for each other little (OPEN_WAIT_SHARE). The crowd fills the rest as if it
+were alone, in full steps, and of its prompts open workers compute short ones alone. Where the others need more, or
+there are less than four workers, all workers have narrow windows. Before a crowd is one, a tenant with most of the
+recent work has no more than a narrow window ahead of open workers.
+
 Batch work leaves a part of an engine's slots, the requests that it runs at a time, to other classes, and so does a
 tenant that crowds to other tenants (dispatch_window.py): an engine with long answers in all of its slots begins no
-prompt, however short its queue is. Workers are filled only if the
-number of slots of each is known.
+prompt, however short its queue is. Classes fill workers only if the number of slots of each is known.
 """
 
 from collections.abc import Mapping, Sequence
-from math import ceil
+from math import ceil, inf
 
 import msgspec
 
@@ -36,6 +41,18 @@ NARROW_SHARE_MAX, LIGHT_LOAD, NARROWING = 0.36, 0.34, 2.5
 """What the narrow window of open workers lasts, as a share of the tightest target: so much up to a light load of
 urgent classes, and less by NARROWING times what their load exceeds that."""
 
+OPEN_LOAD_BESIDE_CROWD = 0.25
+"""Share of the time of open workers that the prompts of tenants that do not crowd take at most."""
+
+OPEN_WAIT_SHARE = 0.04
+"""What they wait for each other on open workers at most, in the mean, as a share of their TTFT target."""
+
+CROWD_OF_FLEET = 0.125
+"""A tenant that asks for less than this share of what the workers can compute is no crowd."""
+
+OPEN_OF_WORKERS = 4
+"""Beside tenants that crowd at most one of so many workers is open: the crowd has most of the work."""
+
 SPARE_SHARE = 0.1
 """Share of an engine's slots that batch work leaves to other classes, and a tenant that crowds to other tenants."""
 
@@ -51,6 +68,8 @@ class FilledWorkers(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Classes with at least this TTFT target are patient."""
     narrow_share: float = NARROW_SHARE_MAX
     """What the narrow window of open workers lasts, as a share of the tightest target."""
+    open_tokens: int | None = None
+    """What a tenant that crowds may have ahead of an open worker; None: classes fill workers, and not tenants."""
 
 
 def filled_workers(
@@ -83,6 +102,36 @@ def filled_workers(
         patient_seconds=patient_seconds,
         narrow_share=max(0.0, NARROW_SHARE_MAX - NARROWING * max(0.0, load / count - LIGHT_LOAD)),
     )
+
+
+def much_demand(workers: int, *, ms_per_token: float) -> float:
+    """Return the prompt tokens in a second above which a tenant can be a crowd beside others."""
+    return CROWD_OF_FLEET * workers * 1000 / ms_per_token
+
+
+def filled_beside_tenants(
+    demand: tuple[float, float],
+    workers: Sequence[WorkerId],
+    *,
+    target_seconds: float,
+    ms_per_token: float,
+    tokens_max: int,
+) -> FilledWorkers | None:
+    """Return which workers tenants that crowd fill; None: the others need more than can be spared.
+
+    `demand`: what comes of the others in a second: uncached prompt tokens, and the sum of the squares of each
+    prompt's; infinity while that is not known. `workers`: those of the model, in the order of their ids.
+    `target_seconds`: the TTFT target of the class in sight. Requests that come at random to one worker wait half
+    the sum of the squares of their prompts' times, of those that come in a second (Pollaczek and Khinchine).
+    """
+    seconds_per_token = ms_per_token / 1000
+    load = demand[0] * seconds_per_token
+    wait = demand[1] * seconds_per_token**2 / 2
+    needed = max(1.0, load / OPEN_LOAD_BESIDE_CROWD, wait / (OPEN_WAIT_SHARE * target_seconds))
+    if needed > len(workers) // OPEN_OF_WORKERS:
+        return None
+    count = ceil(needed)
+    return FilledWorkers(last_open=workers[count - 1], tokens=tokens_max, patient_seconds=inf)
 
 
 def leaves_slots(streams: int, slots: int | None) -> bool:

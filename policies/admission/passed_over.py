@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from policies.admission.dispatch_window import ClosedWorkers, DispatchWindow
-from policies.admission.traffic_in_sight import CROWDING_SHARE
+from policies.admission.recent_work import CROWDING_SHARE
 from radix_cache.match import WorkerId
 
 WorkerAhead = tuple[int, int, int]

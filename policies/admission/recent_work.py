@@ -10,12 +10,20 @@ to hold back most of what it has to do makes that worse, and everyone waits.
 
 from heapq import nlargest
 
+from policies.admission.tenant_demand import TenantDemand
+
 PART_SECONDS = 2.0
 """How long a part lasts: what came before the last two is forgotten. A burst is shorter."""
 
 TENANTS_MAX = 1024
 """Tenants that are told apart in a part; a tenant with much of the work is among the first."""
 
+
+CROWDING_SHARE = 0.5
+"""Tenants that crowd hold others up if they have more than this share of the work of the last seconds together."""
+
+CROWDED_SECONDS = 10.0
+"""For so long a tenant that has crowded is none of the others, while it asks for much."""
 
 CROWDING_MAX = 2
 """Tenants that crowd and are counted: those with the most work."""
@@ -24,21 +32,26 @@ CROWDING_MAX = 2
 class WorkPart:
     """The work that came in one part of the time, in uncached prompt tokens."""
 
-    __slots__ = ("of_tenants", "tokens")
+    __slots__ = ("of_tenants", "squares", "tokens")
 
     def __init__(self) -> None:
         self.tokens = 0
         self.of_tenants: dict[str, int] = {}
+        self.squares: dict[str, int] = {}
+        """Of each tenant, the sum of the squares of its prompts' tokens."""
 
 
 class RecentWork:
-    """The work that came in the last seconds. Times are seconds on any clock."""
+    """The work that came in the last seconds. Times are seconds on any clock; `now`: when the first work comes."""
 
-    __slots__ = ("_before", "_began_at", "_now", "crowding")
+    __slots__ = ("_before", "_began_at", "_crowded_at", "_demand", "_now", "crowding")
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
         self._before, self._now = WorkPart(), WorkPart()
-        self._began_at = float("-inf")
+        self._began_at = now
+        self._demand = TenantDemand(now)
+        self._crowded_at: dict[str, float] = {}
+        """When each tenant last crowded others out with much of the work."""
         self.crowding: set[str] = set()
         """Tenants that crowded others out with their last request."""
 
@@ -51,8 +64,12 @@ class RecentWork:
         of_tenants = part.of_tenants
         if tenant in of_tenants or len(of_tenants) < TENANTS_MAX:
             of_tenants[tenant] = of_tenants.get(tenant, 0) + tokens
+            part.squares[tenant] = part.squares.get(tenant, 0) + tokens * tokens
             if crowds:
                 self.crowding.add(tenant)
+                own, in_all = self.of_tenant(tenant, now)
+                if own > CROWDING_SHARE / CROWDING_MAX * in_all:
+                    self._crowded_at[tenant] = now
             elif self.crowding:
                 self.crowding.discard(tenant)
 
@@ -75,7 +92,31 @@ class RecentWork:
         of_each = (sum(part.of_tenants.get(tenant, 0) for part in parts) for tenant in self.crowding)
         return sum(nlargest(CROWDING_MAX, of_each)), self._before.tokens + self._now.tokens
 
+    def demand_of_others(self, much: float, now: float) -> tuple[float, float]:
+        """Return the tokens and squares that come in a second of tenants that do not crowd: see TenantDemand.
+
+        A tenant that has crowded with much of the work is none of them for CROWDED_SECONDS, if more than `much`
+        tokens of it come in a second: one that asks for less waits as the others do.
+        """
+        if now - self._began_at > PART_SECONDS:
+            self._begin_part(now)
+        seconds = now - self._began_at + (PART_SECONDS if self._before.tokens else 0.0)
+        crowd = [
+            tenant
+            for tenant, at in self._crowded_at.items()
+            if now - at <= CROWDED_SECONDS
+            and (
+                self.of_tenant(tenant, now)[0] > much * seconds
+                or self._demand.tokens_per_second(tenant) > much
+            )
+        ]
+        return self._demand.without(crowd)
+
     def _begin_part(self, now: float) -> None:
+        self._demand.count(self._now.of_tenants, self._now.squares, now)
+        self._crowded_at = {
+            tenant: at for tenant, at in self._crowded_at.items() if now - at <= CROWDED_SECONDS
+        }
         self._before = self._now if now - self._began_at <= 2 * PART_SECONDS else WorkPart()
         self._now, self._began_at = WorkPart(), now
         self.crowding &= self._before.of_tenants.keys()

@@ -10,23 +10,15 @@ from collections import defaultdict
 from collections.abc import Iterable
 from math import exp, inf
 
-from policies.admission.recent_work import CROWDING_MAX, RecentWork
+from policies.admission.recent_work import CROWDING_MAX, CROWDING_SHARE, RecentWork
+from policies.admission.tenant_demand import DEMAND_SECONDS, WEIGHT_MIN
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 
 SIGHT_SECONDS = 10.0
 """A class or a tenant is in sight for so long after a request of it came."""
 
-DEMAND_SECONDS = 10.0
-"""The time in which earlier requests of a class count less and less in its demand."""
-
-WEIGHT_MIN = 0.2
-"""The part of the time that demand is counted over after which it is known."""
-
 STANDING_SECONDS = 2.0
 """A tenant that has had most of all waiting requests for so long is a flood, and no burst."""
-
-CROWDING_SHARE = 0.5
-"""Tenants that crowd hold others up if they have more than this share of the work of the last seconds together."""
 
 
 class TenantPair:
@@ -91,12 +83,12 @@ class SeenRequests:
 
     __slots__ = ("classes", "flood", "flood_at", "flood_since", "others", "work")
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
         self.classes: dict[float, ClassInSight] = {}
         """By TTFT target in seconds."""
         self.others = TenantPair()
         """Tenants that do not crowd."""
-        self.work = RecentWork()
+        self.work = RecentWork(now)
         self.flood = NONE_WAITING
         """What waited of a tenant that had most of all waiting requests, when its last request came."""
         self.flood_since = self.flood_at = -SIGHT_SECONDS
@@ -137,7 +129,7 @@ class TrafficInSight:
         """
         seen = self._seen.get(model)
         if seen is None:
-            seen = self._seen[model] = SeenRequests()
+            seen = self._seen[model] = SeenRequests(now)
         if flood.requests:
             if now - seen.flood_at > STANDING_SECONDS:
                 seen.flood_since = now
@@ -174,6 +166,11 @@ class TrafficInSight:
             for target, each in seen.classes.items():
                 found[target] += each.tokens_per_second()
         return found
+
+    def demand_of_others(self, models: Iterable[str], much: float, now: float) -> tuple[float, float]:
+        """Return what comes in a second of tenants that do not crowd: see RecentWork.demand_of_others."""
+        of = [self._seen[model].work.demand_of_others(much, now) for model in models if model in self._seen]
+        return sum(tokens for tokens, _ in of), sum(squares for _, squares in of)
 
     def contended(self, models: Iterable[str], now: float) -> bool:
         """Return whether tenants that crowd, with requests for these models, hold up one that does not."""

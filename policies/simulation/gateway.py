@@ -181,7 +181,7 @@ class SimulatedGateway:
         kept_out: list[WorkerId] = []
         crowds = terms.narrow and not terms.background
         hold = self._hold
-        if (terms.window.contended or terms.patient) and not terms.narrow:
+        if (terms.window.contended or (terms.patient and terms.window.counts_own)) and not terms.narrow:
             hold = hold_while_contended(hold)
         chosen = ranking
         if terms.window.filled is not None:
@@ -215,7 +215,7 @@ class SimulatedGateway:
         loads = self.view if self._queue_view is None else self._queue_view
         uncached = request.prompt_tokens - route.matched_tokens
         tokens = window.tokens(route.worker, is_narrow=terms.narrow, patient=terms.patient)
-        taken = window.taken_by(uncached, is_narrow=terms.narrow)
+        taken = window.taken_by(uncached, is_narrow=terms.narrow, patient=terms.patient)
         left_open = window.open_beside(is_narrow=terms.narrow, work_share=terms.work_share)
         return (
             loads.fits(worker, taken, tokens, ahead=terms.ahead)

@@ -21,7 +21,12 @@ from policies.admission.dispatch_window import (
     DispatchWindow,
     dispatch_window,
 )
-from policies.admission.filled_workers import filled_workers
+from policies.admission.filled_workers import (
+    FilledWorkers,
+    filled_beside_tenants,
+    filled_workers,
+    much_demand,
+)
 from policies.admission.passed_over import VainLook, WorkerAhead, is_no_wider
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import shed_after_seconds
@@ -320,7 +325,9 @@ class TurnTaking:
             window=window,
             narrow=background or crowds,
             background=background,
-            patient=window.is_patient(service_class.ttft_seconds),
+            patient=window.is_patient(
+                service_class.ttft_seconds, is_narrow=background or crowds, work_share=work_share
+            ),
             work_share=work_share,
             ahead=queue.is_ahead(request.tenant),
             due_at=None if service_class.late == "wait" else request.at + service_class.ttft_seconds,
@@ -339,12 +346,23 @@ class TurnTaking:
             tokens_max=self._window_tokens,
             batch_seconds=self._classes.get(BATCH.name, BATCH).ttft_seconds,
             flood=self._in_sight.standing_flood((MODEL,), now),
-            filled=filled_workers(
-                demand,
-                self._dispatching.fillable_workers(),
-                ms_per_token=ms_per_token,
-                tokens_max=self._window_tokens,
+            filled=self._filled(demand, ms_per_token, now),
+        )
+
+    def _filled(self, demand: Mapping[float, float], ms_per_token: float, now: float) -> FilledWorkers | None:
+        workers, tokens_max = self._dispatching.fillable_workers(), self._window_tokens
+        if not demand:
+            return None
+        if len(demand) > 1:
+            return filled_workers(demand, workers, ms_per_token=ms_per_token, tokens_max=tokens_max)
+        return filled_beside_tenants(
+            self._in_sight.demand_of_others(
+                (MODEL,), much_demand(len(workers), ms_per_token=ms_per_token), now
             ),
+            workers,
+            target_seconds=min(demand),
+            ms_per_token=ms_per_token,
+            tokens_max=tokens_max,
         )
 
     def _bound_wait(self, number: int, queue: TurnQueue, now: float) -> None:

@@ -143,8 +143,8 @@ class QueueModel:
         window applies; `ahead`: only an idle worker will do.
         """
         left_open = self.window.open_beside(is_narrow=is_narrow, work_share=work_share)
-        patient = self.window.is_patient(target)
-        if (self.window.contended or patient) and not is_narrow:
+        patient = self.window.is_patient(target, is_narrow=is_narrow, work_share=work_share)
+        if (self.window.contended or (patient and self.window.counts_own)) and not is_narrow:
             hold = hold_while_contended(hold)
         asked = [(each.worker, each.uncached_tokens) for each in routes]
         chosen = list(compress(routes, self.window.choices(asked, patient=patient)))
@@ -160,7 +160,7 @@ class QueueModel:
                 break
             tokens = self.window.tokens(route.worker, is_narrow=is_narrow, patient=patient)
             of_other_cells = self.elsewhere.get(route.worker, NO_TOTALS).tokens_queued
-            taken = self.window.taken_by(route.uncached_tokens, is_narrow=is_narrow)
+            taken = self.window.taken_by(route.uncached_tokens, is_narrow=is_narrow, patient=patient)
             fits = fits_window(self.tokens(route.worker), taken, tokens, of_other_cells)
             if ahead:
                 fits = self.tokens(route.worker) == 0

@@ -30,6 +30,7 @@ from tests.fakes.queue_model import GrantRound, QueueModel
 
 WINDOW = 100
 FILLED = FilledWorkers(last_open="w0", tokens=WINDOW, patient_seconds=0.5)
+FILLED_BY_TENANTS = FilledWorkers(last_open="w0", tokens=WINDOW, patient_seconds=inf, open_tokens=20)
 WINDOWS = (
     FixedWindow(WINDOW),
     FixedWindow(60, WINDOW),
@@ -38,6 +39,8 @@ WINDOWS = (
     FixedWindow(60, WINDOW, 30, counts_own=False),
     FixedWindow(40, 60, 20, contended=False, filled=FILLED),
     FixedWindow(40, 60, 20, filled=FILLED),
+    FixedWindow(40, 60, 20, counts_own=False, filled=FILLED_BY_TENANTS),
+    FixedWindow(60, 60, contended=False, counts_own=False, filled=FILLED_BY_TENANTS),
     FixedWindow(60, WINDOW, passed_over_max=2),
 )
 LEASE_MS, LATER_MS = 10_000_000, 100_000_000

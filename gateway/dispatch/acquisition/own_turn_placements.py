@@ -101,8 +101,9 @@ class OwnTurnPlacements:
         if not routes:
             raise NoWorker(pending.ctx.model.name)
         look = self._look(pending, closed)
-        if look.window.filled is not None:
-            routes = allowed_routes(routes, pending.prompt.prompt_tokens, look.window, patient=look.patient)
+        window = look.window
+        if window.filled is not None and (window.contended or window.counts_own):
+            routes = allowed_routes(routes, pending.prompt.prompt_tokens, window, patient=look.patient)
         route = self._with_room(zip(map(COST_MS, routes), routes, strict=True), decision.routes, look)
         if route is not None:
             if self._router.shadow is not None:
@@ -132,8 +133,12 @@ class OwnTurnPlacements:
             window.contended and not background and closed is not None and self._has_others_waiting(pending)
         )
         is_narrow = background or crowds
-        patient = window.filled is not None and window.is_patient(pending.service_class.ttft_seconds)
-        if (window.contended or patient) and not is_narrow:
+        patient = window.filled is not None and window.is_patient(
+            pending.service_class.ttft_seconds,
+            is_narrow=is_narrow,
+            work_share=pending.ticket.work_share if pending.ticket is not None else 0.0,
+        )
+        if (window.contended or (patient and window.counts_own)) and not is_narrow:
             hold = hold_while_contended(hold)
         return Look(pending, closed, window, hold, crowds, is_narrow, patient)
 
@@ -189,7 +194,7 @@ class OwnTurnPlacements:
         """Return whether the worker that computes the prompt on this route has room for it, and a slot."""
         uncached, there = tokens_to_compute(pending.prompt.prompt_tokens, route), self._fleet[worker]
         tokens_max = window.tokens(worker, is_narrow=is_narrow, patient=patient)
-        taken = window.taken_by(uncached, is_narrow=is_narrow)
+        taken = window.taken_by(uncached, is_narrow=is_narrow, patient=patient)
         if not fits_window(there.load.all_tokens_queued, taken, tokens_max):
             return False
         work_share = pending.ticket.work_share if pending.ticket is not None else 0.0

@@ -47,9 +47,10 @@ def waiting_reason(
     able = fleet.serving(room.model)
     if not able:
         return "no worker serves the model now"
-    uncached_tokens, patient = ticket.uncached_tokens, window.is_patient(ticket.target_seconds)
+    uncached_tokens = ticket.uncached_tokens
+    patient = window.is_patient(ticket.target_seconds, is_narrow=is_narrow, work_share=ticket.work_share)
     tokens = {each.id: window.tokens(each.id, is_narrow=is_narrow, patient=patient) for each in able}
-    taken = window.taken_by(uncached_tokens, is_narrow=is_narrow)
+    taken = window.taken_by(uncached_tokens, is_narrow=is_narrow, patient=patient)
     if not any(fits_window(each.load.all_tokens_queued, taken, tokens[each.id]) for each in able):
         return "no worker has room for its prompt"
     if ahead:

@@ -355,7 +355,10 @@ def _loads(flat: Sequence[Any]) -> Loads:
 
 def _filled(window: DispatchWindow) -> str:
     filled = window.filled
-    return "" if filled is None else f"{filled.tokens} {filled.patient_seconds!r} {filled.last_open}"
+    if filled is None:
+        return ""
+    open_tokens = "" if filled.open_tokens is None else filled.open_tokens
+    return f"{filled.tokens} {filled.patient_seconds!r} {open_tokens} {filled.last_open}"
 
 
 def _fields(ticket: SharedTicket) -> tuple[CommandArgument, ...]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from math import inf
 
 import pytest
 
@@ -112,6 +113,20 @@ async def test_a_class_that_prefers_another_worker_to_being_late_is_explained_so
     assert first["has_window"]
     assert late["waits_because"] == "its first token would be late, and another worker's would not"
     assert all(each["has_window"] for each in found["workers"])
+
+
+async def test_a_route_is_explained_by_the_windows_beside_tenants_that_crowd(operated):
+    filled = FilledWorkers(last_open=WorkerId("w0"), tokens=9000, patient_seconds=inf, open_tokens=100)
+    window = DispatchWindow(narrow=100, wide=500, contended=True, filled=filled)
+    async with ScriptedWorker() as one, ScriptedWorker() as two, operated(one, two) as running:
+        windows = running.here.gateway.services.dispatch.window.of_all_gateways
+        windows.of = lambda model: window
+        waits = []
+        for work_share in (0.1, 0.6):
+            windows.work_share = lambda model, tenant, share=work_share: share
+            _, found = await explained(running, "word " * 1000)
+            waits.append({each["worker"]: each["waits_because"] for each in found["workers"]})
+    assert waits == [{"w0": "kept for shorter prompts", "w1": ""}, {"w0": "kept for other tenants", "w1": ""}]
 
 
 async def test_a_worker_is_drained_and_resumed_and_all_of_it_is_written_down(operated):

@@ -47,25 +47,45 @@ local function leaves_one_open(routes, background)
   return #routes == 1 or count > 1 or #routes < OPEN_OF_WORKERS and not background
 end
 
+-- Returns whether tenants that crowd fill the workers that others leave.
+local function filled_by_tenants() return terms.contended and terms.open_tokens end
+
 -- Returns how many tokens are ahead of an open worker at most; nil for a request that need not leave one open.
 local function open_beside(is_narrow, work_share)
+  if filled_by_tenants() then return end
   if terms.counts_own or is_narrow or work_share > CROWDING_SHARE / CROWDING_MAX then return terms.open end
 end
 
 -- Returns by what share a worker may cost more for a tenant that has only one request waiting, while others have more.
 local function hold_while_contended(hold) return hold and math.max(hold, CONTENDED_HOLD) end
 
--- Returns the window of a worker for a request; a `patient` one fills the workers that urgent classes leave.
+-- Returns whether a request fills the workers that others leave: by the TTFT target of its class or, beside tenants, if
+-- its tenant crowds (`is_narrow`) or has more of the recent work than others.
+local function is_patient(target, is_narrow, work_share)
+  if not terms.filled then return false end
+  if not terms.open_tokens then return (target or 0) >= terms.patient_target end
+  return is_narrow or work_share > (terms.contended and CROWDING_SHARE / CROWDING_MAX or CROWDING_SHARE)
+end
+
+-- Returns the window of a worker for a request; a `patient` one fills the workers that others leave.
 local function window_of(worker, is_narrow, patient)
-  if patient then return worker <= terms.last_open and terms.narrow or terms.filled end
+  if patient then return worker <= terms.last_open and (terms.open_tokens or terms.narrow) or terms.filled end
   return is_narrow and terms.narrow or terms.wide
 end
 
 -- Returns the routes that a request may wait for: a patient one goes to open workers only if it is short, an urgent one
--- to filled workers only if more of its prompt is cached there.
+-- to filled workers only if more of its prompt is cached there. Beside tenants that crowd, short prompts of these go to
+-- open workers, and of others all that are no longer than the window.
 local function choices(routes, patient)
-  if not terms.filled then return routes end
+  if not terms.filled or not (terms.contended or terms.counts_own) then return routes end
   local found, least = {}, math.huge
+  if terms.open_tokens then
+    local longest = patient and terms.open_tokens or terms.wide
+    for _, route in ipairs(routes) do
+      if route[1] > terms.last_open or route[2] <= longest then found[#found + 1] = route end
+    end
+    return #found > 0 and found or routes
+  end
   for _, route in ipairs(routes) do
     if route[1] <= terms.last_open then least = math.min(least, route[2]) end
   end
@@ -119,15 +139,16 @@ local function best_route(all_routes, closed, hold, is_narrow, background, targe
   work_share = work_share or 0 -- A record of an earlier version has none.
   local open = open_beside(is_narrow, work_share)
   local kept_out = {}
-  local patient = terms.filled and (target or 0) >= terms.patient_target
+  local patient = is_patient(target, is_narrow, work_share)
   local routes = choices(all_routes, patient)
-  if (terms.contended or patient) and not is_narrow then hold = hold_while_contended(hold) end
+  if (terms.contended or patient and terms.counts_own) and not is_narrow then hold = hold_while_contended(hold) end
   for i, route in ipairs(routes) do
     local load, window = known_loads[route[1]], window_of(route[1], is_narrow, patient)
     local ahead = math.max(load[1], seen[route[1]] or load[1])
     -- As fits_window: an idle worker takes any prompt. So does one where all that is ahead is work of other cells,
     -- which might keep it busy for ever.
-    local taken = (is_narrow or terms.counts_own or route[2] > window) and route[2] or 1
+    local taken = (is_narrow or terms.counts_own or route[2] > terms.wide) and route[2] or 1
+    if filled_by_tenants() and (patient or route[2] > terms.wide) then taken = 1 end
     local cost, room = route[3] + route[4] * tokens_counted(route, ahead), ahead == 0 or ahead + taken <= window
     if not terms.divided then room = room or ahead == load[4] end
     if ahead_of_cells then room = ahead == 0 and (in_step or not terms.divided) end

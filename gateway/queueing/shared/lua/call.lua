@@ -32,7 +32,8 @@
 --       6 1: a prompt takes space of the wide window itself
 --       7 share by which a worker may cost more than the best one; '': any worker with room will do
 --       8 the filled workers (policies/admission/filled_workers.py): their window in tokens, the least TTFT target of
---         patient classes in seconds, and the last open worker, with spaces between; '': none is filled
+--         patient classes in seconds, what a tenant that crowds may have ahead of an open worker ('': classes fill
+--         them), and the last open worker, with spaces between; '': none is filled
 --       9 requests that are passed over at most before the search for one that has room ends
 --       10 number of queues, their names; then the arguments of the verb
 -- Returns {outcome, ms to the next deadline or -1, gateways, ...}; outcome -2: the gateway has no lease, and must join.
@@ -69,8 +70,9 @@ local function begin(keys, args)
     divided = flags >= 2, counts_own = args[6] == '1', hold = tonumber(args[7]),
     passed_over_max = tonumber(args[9]), no_wider = {}}
   if args[8] ~= '' then
-    local tokens, target, last_open = string.match(args[8], '^(%S+) (%S+) (.*)$')
+    local tokens, target, open_tokens, last_open = string.match(args[8], '^(%S+) (%S+) (%S*) (.*)$')
     terms.filled, terms.patient_target, terms.last_open = tonumber(tokens), tonumber(target), last_open
+    terms.open_tokens = tonumber(open_tokens)
   end
   queues, more, known_loads, seen, in_step = {}, false, {}, {}, false
   memory_name = memory_name or table.concat({args[1], time[1], time[2]}, ' ')

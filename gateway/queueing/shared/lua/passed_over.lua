@@ -16,6 +16,7 @@ local function is_no_wider(before)
       and terms.contended == before.contended and terms.counts_own == before.counts_own
       and terms.hold == before.hold and terms.filled == before.filled
       and terms.patient_target == before.patient_target and terms.last_open == before.last_open
+      and terms.open_tokens == before.open_tokens
   end
   return terms.no_wider[before]
 end

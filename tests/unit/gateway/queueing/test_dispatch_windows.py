@@ -14,13 +14,17 @@ from tests.fakes.dispatch_stage import DispatchStage
 MOST = 16_384
 
 
-@pytest.fixture
-def stage():
-    made = DispatchStage("a", "b")
+def stage_of(workers):
+    made = DispatchStage(*workers)
     for worker in made.fleet:
         worker.learnt.own.fit = fit = PrefillFit(fixed_ms=1.0, ms_per_token=0.02, error_ms=1.0, samples=1000)
         worker.learnt._speed = fit.speed(worker.speed)
     return made
+
+
+@pytest.fixture
+def stage():
+    return stage_of("ab")
 
 
 @pytest.fixture
@@ -126,6 +130,25 @@ def test_each_gateway_sees_its_part_of_what_urgent_classes_need(stage, busy, gat
     busy.count_gateways(lambda: gateways)
     have_slots(stage, 8, 8)
     assert (busy.of("m").filled is not None) is filled
+
+
+@pytest.mark.parametrize(
+    ("workers", "gateways", "last_open"),
+    [("abcd", 1, "a"), ("abcd", 20, None), ("abc", 1, None), ("abcd", None, None)],
+    ids=["four", "others need too much", "three", "cells"],
+)
+def test_workers_are_filled_beside_crowding_tenants(workers, gateways, last_open):
+    stage = stage_of(workers)
+    windows = DispatchWindows(stage.fleet, MOST, BATCH.ttft_seconds, stage.clock)
+    for _ in range(60):
+        windows.note_request("m", CHAT.ttft_seconds, "chats", tokens=100)
+        windows.note_request("m", CHAT.ttft_seconds, "flood", tokens=9000, crowds=True)
+        stage.clock.advance(0.1)
+    if gateways is not None:
+        windows.count_gateways(lambda: gateways)
+    found = windows.of("m")
+    assert found.contended
+    assert (found.filled.last_open if found.filled is not None else None) == last_open
 
 
 def test_what_the_settings_say_of_slots_goes_before_what_a_worker_reports(stage):

@@ -5,7 +5,13 @@ from math import inf
 import pytest
 
 from policies.admission.dispatch_window import DispatchWindow, dispatch_window
-from policies.admission.filled_workers import FilledWorkers, filled_workers, leaves_slots
+from policies.admission.filled_workers import (
+    FilledWorkers,
+    filled_beside_tenants,
+    filled_workers,
+    leaves_slots,
+)
+from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 
 VOICE, CODE, CHAT, BATCH = 0.15, 0.2, 0.5, 2.0
 FILLED = FilledWorkers(last_open="b", tokens=9000, patient_seconds=0.3)
@@ -116,3 +122,101 @@ def test_a_tenant_that_crowds_or_has_most_of_the_work_leaves_slots_to_others():
         assert of_one_class.leaves_slots(229, 256, background=False, **leaves)
         assert not of_one_class.leaves_slots(230, 256, background=False, **leaves)
     assert of_one_class.leaves_slots(256, 256, background=True, is_narrow=True)
+
+
+MANY = tuple(f"w{number:02}" for number in range(16))
+
+
+def beside(tokens_per_second, prompt_tokens, workers):
+    return filled_beside_tenants(
+        (tokens_per_second, tokens_per_second * prompt_tokens),
+        workers,
+        target_seconds=CHAT,
+        ms_per_token=0.02,
+        tokens_max=16_384,
+    )
+
+
+BESIDE_TENANTS = beside(1000.0, 500, "abcd")
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_second", "prompt_tokens", "workers", "last_open"),
+    [
+        (0.0, 0, "abcd", "a"),
+        (12_000.0, 500, "abcd", "a"),
+        (13_000.0, 500, "abcd", None),
+        (12_000.0, 9000, "abcd", None),
+        (0.0, 0, "abc", None),
+        (13_000.0, 500, MANY, "w01"),
+        (12_000.0, 9000, MANY, "w01"),
+        (49_000.0, 500, MANY, "w03"),
+        (51_000.0, 500, MANY, None),
+        (inf, 500, MANY, None),
+    ],
+)
+def test_beside_crowding_tenants_as_many_workers_stay_open_as_the_others_need_up_to_a_quarter(
+    tokens_per_second, prompt_tokens, workers, last_open
+):
+    found = beside(tokens_per_second, prompt_tokens, workers)
+    assert (found.last_open if found is not None else None) == last_open
+
+
+def beside_tenants(*, contended=True, targets=(CHAT,), flood=NONE_WAITING):
+    return dispatch_window(
+        targets,
+        contended=contended,
+        ms_per_token=0.02,
+        tokens_max=16_384,
+        batch_seconds=BATCH,
+        flood=flood,
+        filled=BESIDE_TENANTS,
+    )
+
+
+def test_a_tenant_that_crowds_fills_workers_and_sends_short_prompts_alone_to_open_ones():
+    found = beside_tenants()
+    assert found.is_patient(CHAT, is_narrow=True)
+    assert found.is_patient(CHAT, work_share=0.3)
+    assert found.tokens("a", is_narrow=True, patient=True) == int(0.085 * 500 / 0.02)
+    assert found.tokens("b", is_narrow=True, patient=True) == 16_384
+    assert found.choices([("a", 2000), ("b", 9000)], patient=True) == [True, True]
+    assert found.choices([("a", 9000), ("b", 9000)], patient=True) == [False, True]
+    assert found.choices([("a", 9000)], patient=True) == [True]
+
+
+def test_a_standing_flood_of_long_prompts_has_less_ahead_of_open_workers():
+    open_tokens = [
+        beside_tenants(flood=flood).filled.open_tokens
+        for flood in (NONE_WAITING, WaitingTotals(1000, 500_000), WaitingTotals(100, 1_200_000))
+    ]
+    assert open_tokens == [2125, 2125, 725]
+
+
+def test_beside_tenants_that_crowd_others_go_anywhere_but_with_prompts_longer_than_the_window():
+    found = beside_tenants()
+    assert not found.is_patient(CHAT, work_share=0.2)
+    assert found.choices([("a", 9000), ("b", 100)], patient=False) == [True, True]
+    assert found.choices([("a", 48_000), ("b", 48_000)], patient=False) == [False, True]
+    assert found.tokens("a", is_narrow=False, patient=False) == found.wide
+
+
+def test_a_prompt_for_a_worker_that_is_never_idle_takes_any_space():
+    found = beside_tenants()
+    assert found.taken_by(9000, is_narrow=True, patient=True) == 1
+    assert found.taken_by(48_000, is_narrow=False, patient=False) == 1
+    assert found.open_beside(is_narrow=True, work_share=0.6) is None
+
+
+def test_before_any_request_waits_a_tenant_with_most_of_the_work_is_held_back_on_open_workers_alone():
+    found = beside_tenants(contended=False)
+    assert found.is_patient(CHAT, work_share=0.6)
+    assert not found.is_patient(CHAT, work_share=0.4)
+    assert found.tokens("a", is_narrow=False, patient=True) == int(0.2 * 500 / 0.02)
+    assert found.tokens("b", is_narrow=False, patient=True) == found.wide == 16_384
+    assert found.choices([("a", 48_000), ("b", 48_000)], patient=True) == [True, True]
+    assert found.taken_by(9000, is_narrow=False, patient=True) == 1
+
+
+def test_tenants_fill_no_worker_beside_batch_work_of_others():
+    assert beside_tenants(targets=(BATCH,)).filled is None

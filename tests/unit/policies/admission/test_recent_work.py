@@ -4,7 +4,7 @@ from policies.admission.recent_work import CROWDING_MAX, PART_SECONDS, TENANTS_M
 
 
 def test_all_recent_tokens_of_a_tenant_count_as_its_own_once_it_crowds():
-    work = RecentWork()
+    work = RecentWork(0.0)
     work.add("flood", 300, 0.0, crowds=False)
     work.add("other", 100, 0.1, crowds=False)
     assert work.tokens(0.1) == (0, 400)
@@ -13,14 +13,14 @@ def test_all_recent_tokens_of_a_tenant_count_as_its_own_once_it_crowds():
 
 
 def test_a_tenant_whose_last_request_found_none_waiting_crowds_no_more():
-    work = RecentWork()
+    work = RecentWork(0.0)
     work.add("a", 300, 0.0, crowds=True)
     work.add("a", 300, 0.1, crowds=False)
     assert work.tokens(0.1) == (0, 600)
 
 
 def test_what_came_long_ago_is_forgotten():
-    work = RecentWork()
+    work = RecentWork(0.0)
     work.add("flood", 300, 0.0, crowds=True)
     work.add("other", 100, 1.5 * PART_SECONDS, crowds=False)
     assert work.tokens(1.5 * PART_SECONDS) == (300, 400)
@@ -29,7 +29,7 @@ def test_what_came_long_ago_is_forgotten():
 
 
 def test_tenants_beyond_the_bound_count_in_the_sum_alone():
-    work = RecentWork()
+    work = RecentWork(0.0)
     for number in range(TENANTS_MAX):
         work.add(f"t{number}", 1, 0.0, crowds=False)
     work.add("one more", 1000, 0.0, crowds=True)
@@ -37,7 +37,7 @@ def test_tenants_beyond_the_bound_count_in_the_sum_alone():
 
 
 def test_of_many_tenants_that_crowd_those_with_the_most_work_are_counted():
-    work = RecentWork()
+    work = RecentWork(0.0)
     for number in range(2 * CROWDING_MAX):
         work.add(f"t{number}", 100, 0.0, crowds=True)
     assert work.tokens(0.0) == (100 * CROWDING_MAX, 200 * CROWDING_MAX)

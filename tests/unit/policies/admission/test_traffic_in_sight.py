@@ -146,6 +146,26 @@ def test_two_tenants_with_prompts_longer_than_the_window_crowd_together(traffic)
     assert traffic.contended(("m",), 0.3)
 
 
+def test_the_demand_of_others_is_that_of_tenants_that_do_not_crowd(traffic, see):
+    assert traffic.demand_of_others(("m",), 50_000, 0.0) == (0, 0)
+    see("chats", 0.0, crowds=False)
+    assert traffic.demand_of_others(("m",), 50_000, 0.0) == (inf, inf)
+    for tenth in range(1, 200):
+        see("chats", tenth / 10, crowds=False)
+        if tenth > 100:
+            see("flood", tenth / 10, crowds=True, tokens=40_000)
+    tokens, squares = traffic.demand_of_others(("m",), 50_000, 20.0)
+    assert tokens == pytest.approx(10_000, rel=0.15)
+    assert squares == pytest.approx(1000 * tokens)
+
+
+def test_a_tenant_that_has_little_of_the_work_is_one_of_the_others_though_its_requests_wait(traffic, see):
+    for tenth in range(60):
+        see("flood", tenth / 10, crowds=True, tokens=40_000)
+        see("long", tenth / 10, crowds=True)
+    assert traffic.demand_of_others(("m",), 50_000, 6.0)[0] == pytest.approx(10_000, rel=0.15)
+
+
 def test_a_tenant_whose_prompts_have_become_short_crowds_no_more(traffic):
     see = partial(traffic.see, "m", 0.5, crowds=False, window_tokens=16_384)
     see("short", 0.0, tokens=1000)
