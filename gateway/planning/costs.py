@@ -57,6 +57,9 @@ class FleetCosts:
     idle_bytes_out: float = 1540.0
     """Per second and process, without any request."""
 
+    idle_commands_per_queue_shard: float = 8.5
+    """A second, of each process, for each shard of the queue that it has joined in a cluster."""
+
     tip_commands: float = 24.0
     """Of these commands, those that only one process of a gateway has: it compares the tips of 48 shards every two
     seconds. Calculated, not counted.
@@ -70,6 +73,18 @@ class FleetCosts:
     idle_bytes_out_per_worker: float = 40.0
     """A second, of each process that shares the queue: id and load of every busy worker, as verb `beat` of the
     shared queue answers them. Calculated from that format, not counted.
+    """
+
+    # make bench-fleet, the table of cells
+    shared_idle_commands: float = 20.0
+    """A second, of each gateway process, in the Redis that all cells share."""
+
+    lease_bytes_per_gateway: float = 30.0
+    """A second, to each gateway process for each other one of all cells: the list of those that are alive."""
+
+    told_bytes_per_worker: float = 500.0
+    """A second, from each cell to each other one for each of its busy workers: ten reports of about 50 bytes.
+    Calculated, not counted.
     """
 
     # make bench-fleet BENCH_ARGS=--costs, and its second table

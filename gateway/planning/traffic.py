@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from gateway.planning.costs import FleetCosts
-from gateway.planning.demand import FleetDemand
+from gateway.planning.demand import FleetDemand, FleetLayout
 
 INDEX_SHARDS = 48
 """SHARDS of radix_cache/shared/keys.py."""
@@ -36,16 +36,20 @@ class RedisTraffic:
 
 
 def request_traffic(
-    demand: FleetDemand, members: int, costs: FleetCosts, followers: int | None = None
+    demand: FleetDemand, members: int, costs: FleetCosts, followers: int | None = None, *, cell: bool = False
 ) -> RedisTraffic:
     """Return what one request costs a Redis that `members` gateway processes share.
 
-    `followers` of them follow the index; None: all.
+    `followers` of them follow the index; None: all. `cell`: it is the Redis of one cell, without quotas.
     """
     followers = members if followers is None else followers
-    shared = members > 1
-    waiting = demand.waiting if shared else 0.0  # A single process keeps its queue in memory.
-    parts = [costs.index, costs.quotas, *([costs.queue] if shared else [])]
+    shared = members > 1 or cell
+    waiting = demand.waiting if shared else 0.0  # A single process without cells keeps its queue in memory.
+    parts = [costs.index]
+    if not cell:
+        parts.append(costs.quotas)
+    if shared:
+        parts.append(costs.queue)
     rate = demand.requests_per_second / members
     scripts = scripts_per_request(rate, shared=shared, costs=costs)
     scripts += waiting * costs.turn_moments
@@ -64,6 +68,20 @@ def request_traffic(
         bytes_out=sum(part.bytes_out for part in parts) + followers * pushed + waiting * turn_bytes,
         changes=costs.changes,
         deliveries=costs.changes * followers,
+    )
+
+
+def shared_traffic(demand: FleetDemand, layout: FleetLayout, costs: FleetCosts) -> RedisTraffic:
+    """Return what one request costs the Redis that all deployments share, which has the quotas."""
+    rate = demand.requests_per_second / (layout.gateways * layout.processes)
+    scripts = scripts_per_request(rate, shared=False, costs=costs)
+    return RedisTraffic(
+        scripts=scripts,
+        commands=scripts + costs.quotas.commands,
+        bytes_in=scripts * costs.bytes_in_per_script + costs.quotas.bytes_in,
+        bytes_out=costs.quotas.bytes_out,
+        changes=0.0,
+        deliveries=0.0,
     )
 
 
