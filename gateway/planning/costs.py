@@ -24,6 +24,12 @@ class FleetCosts:
 
     # make bench-fleet BENCH_ARGS=--costs
     index: PartCosts = PartCosts(commands=24.5, bytes_in=1085.0, bytes_out=0.0)
+    index_alone: PartCosts = PartCosts(commands=7.8, bytes_in=367.0, bytes_out=0.0)
+    """Of a gateway process that is alone: it tells only what is confirmed, in one change."""
+    changes_alone: float = 1.0
+    bytes_of_changes_alone: float = 63.0
+    bytes_per_new_block_alone: float = 8.0
+    """Into Redis and out of it."""
     quotas: PartCosts = PartCosts(commands=9.1, bytes_in=780.0, bytes_out=84.0)
     queue: PartCosts = PartCosts(commands=37.7, bytes_in=2075.0, bytes_out=268.0)
     """Where several processes share the queue."""
@@ -47,7 +53,7 @@ class FleetCosts:
     """Number of times that a request needs an answer of the shared queue at once."""
     turn_moments: float = 2.4
     """The same for a request that waits, in addition."""
-    moments_alone: float = 4.0
+    moments_alone: float = 2.35
     moments_shared: float = 6.0
     """Number of further writes of a request; those within `coalesced_seconds` are sent together."""
     coalesced_seconds: float = 0.0045

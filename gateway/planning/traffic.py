@@ -45,7 +45,7 @@ def request_traffic(
     followers = members if followers is None else followers
     shared = members > 1 or cell
     waiting = demand.waiting if shared else 0.0  # A single process without cells keeps its queue in memory.
-    parts = [costs.index]
+    parts = [costs.index if shared else costs.index_alone]
     if not cell:
         parts.append(costs.quotas)
     if shared:
@@ -56,8 +56,13 @@ def request_traffic(
     new_blocks = demand.new_blocks
     turn_commands = costs.turn.commands + members * costs.turn_commands_per_process
     turn_bytes = costs.turn.bytes_out + members * costs.turn_bytes_per_process
-    pushed = costs.bytes_of_changes + new_blocks * costs.bytes_per_new_block
-    bytes_in = scripts * costs.bytes_in_per_script + new_blocks * costs.bytes_in_per_new_block
+    if shared:
+        changes, pushed = costs.changes, costs.bytes_of_changes + new_blocks * costs.bytes_per_new_block
+        written = new_blocks * costs.bytes_in_per_new_block
+    else:
+        written = new_blocks * costs.bytes_per_new_block_alone
+        changes, pushed = costs.changes_alone, costs.bytes_of_changes_alone + written
+    bytes_in = scripts * costs.bytes_in_per_script + written
     if demand.shared_prefix:
         pushed += costs.bytes_per_shared_prefix
         bytes_in += costs.bytes_in_per_shared_prefix
@@ -66,8 +71,8 @@ def request_traffic(
         commands=scripts + sum(part.commands for part in parts) + waiting * turn_commands,
         bytes_in=bytes_in + sum(part.bytes_in for part in parts) + waiting * costs.turn.bytes_in,
         bytes_out=sum(part.bytes_out for part in parts) + followers * pushed + waiting * turn_bytes,
-        changes=costs.changes,
-        deliveries=costs.changes * followers,
+        changes=changes,
+        deliveries=changes * followers,
     )
 
 
