@@ -2,7 +2,8 @@
 
     queue of this cell --its state--> Redis that all cells share --states of the other cells--> queue of this cell
 
-One gateway of each cell does it, a few times a second, whatever requests there are. The cell's queue then counts
+One gateway of each cell does it, a few times a second, whatever requests there are; one that does not reach the
+Redis of its cell tells nothing, so that its lease ends and another one takes over. The cell's queue then counts
 the others' work on a worker as its own gateways': in the choice of a worker, and in what may be ahead of it. The
 state is read just before it is published: published a period later, it made the mean TTFT near saturation a tenth
 longer (ten cells of ten simulated workers each). Then each shard of the queue is visited, once in a period, with
@@ -124,7 +125,7 @@ class CellLoads:
             self._homes.mark(self._fleet, self._window_of)
             own = await self._shards.ask() if on_duty else CellState()
             try:
-                others = await self._share(own)
+                others = await self._share(own) if self._reaches_queue else None
             except RedisDown as err:
                 await self._forget_others(err)
                 others = None
@@ -135,6 +136,11 @@ class CellLoads:
                 continue
             own = await self._shards.visit(self._fair(others), [other.progress for other in others])
             await asyncio.sleep(PERIOD_SECONDS if own.loads else IDLE_SECONDS)
+
+    @property
+    def _reaches_queue(self) -> bool:
+        """Whether the Redis of this cell answers here; if not, the cell's state may be known to another gateway."""
+        return any(shard.shared for shard in self._queue.shards)
 
     async def _share(self, own: CellState) -> list[CellReport] | None:
         """Publish this cell's state, and return those of the others; None if another gateway does it.

@@ -10,9 +10,10 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+
+import msgspec
 
 from policies.cell_ownership import owner_of
 from radix_cache.redis.call import CommandArgument, RedisDown, Script
@@ -22,20 +23,29 @@ log = logging.getLogger(__name__)
 
 RENEW_SECONDS_MAX = 1.0
 GATEWAYS_MAX = 4096
+ANSWER_MS = 250
+"""How long gateways get the same list of the living: a renewal does not read the leases of all the others."""
+
 OWNERS_MAX = 10_000
 """Organisations whose cell is remembered."""
 
 _RENEW = Script.from_text(
     """#!lua
--- KEYS: hash: gateway -> its cell, its URL, the end of its lease in ms.
--- ARGV: gateway, cell, URL, lease in ms (0: the gateway leaves), the most gateways there may be.
--- Returns the cells and URLs of all gateways that are alive, each pair once.
+-- KEYS: hash: gateway -> its cell, its URL, the end of its lease in ms; the last answer.
+-- ARGV: gateway, cell, URL, lease in ms (0: the gateway leaves), the most gateways there may be, how long an answer
+--       holds in ms, unless a gateway joins or leaves.
+-- Returns the cells and URLs of all gateways that are alive, each pair once, as MessagePack.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local changes = 0
 if ARGV[4] == '0' then
-  redis.call('HDEL', KEYS[1], ARGV[1])
+  changes = redis.call('HDEL', KEYS[1], ARGV[1])
 elseif redis.call('HLEN', KEYS[1]) < tonumber(ARGV[5]) or redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
-  redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack({ARGV[2], ARGV[3], now + ARGV[4]}))
+  changes = redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack({ARGV[2], ARGV[3], now + ARGV[4]}))
+end
+local answer = changes == 0 and redis.call('GET', KEYS[2])
+if answer then
+  return answer
 end
 local alive, seen, all = {}, {}, redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
@@ -44,12 +54,16 @@ for i = 1, #all, 2 do
     redis.call('HDEL', KEYS[1], all[i])
   elseif not seen[cell .. ' ' .. url] then
     seen[cell .. ' ' .. url] = true
-    alive[#alive + 1], alive[#alive + 2] = cell, url
+    alive[#alive + 1] = {cell, url}
   end
 end
-return alive
+answer = cmsgpack.pack(alive)
+redis.call('SET', KEYS[2], answer, 'PX', ARGV[6])
+return answer
 """
 )
+
+_decoder = msgspec.msgpack.Decoder(list[tuple[str, str]])
 
 
 class LivingCells:
@@ -83,7 +97,7 @@ class LivingCells:
         self.up = False
         """Whether Redis answered last."""
         self._scripts = scripts
-        self._key = f"{prefix}:{{cells}}:gateways"
+        self._keys = [f"{prefix}:{{cells}}:gateways", f"{prefix}:{{cells}}:alive"]
         self._url = url.rstrip("/")
         self._lease_seconds = lease_seconds
         self._serves = serves
@@ -143,15 +157,15 @@ class LivingCells:
             async with asyncio.timeout(1.0):
                 await self._call(0)
 
-    async def _call(self, lease_ms: int) -> Sequence[Any]:
+    async def _call(self, lease_ms: int) -> Sequence[tuple[str, str]]:
         arguments: list[CommandArgument] = [self._gateway, self.cell, self._url, lease_ms, GATEWAYS_MAX]
-        answer = await self._scripts.call(_RENEW, [self._key], arguments)
-        return answer if isinstance(answer, list) else []
+        answer = await self._scripts.call(_RENEW, self._keys, [*arguments, ANSWER_MS])
+        return _decoder.decode(answer) if isinstance(answer, bytes) else ()
 
-    def _update(self, answer: Sequence[bytes]) -> None:
+    def _update(self, alive: Iterable[tuple[str, str]]) -> None:
         cells: dict[str, list[str]] = {}
-        for cell, url in zip(answer[::2], answer[1::2], strict=True):
-            cells.setdefault(cell.decode(), []).append(url.decode())
+        for cell, url in alive:
+            cells.setdefault(cell, []).append(url)
         found: Mapping[str, Sequence[str]] = {cell: sorted(urls) for cell, urls in cells.items()}
         if self._clock() < self._kept_until:
             found = {**self._kept, **found}

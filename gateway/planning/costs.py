@@ -24,6 +24,12 @@ class FleetCosts:
 
     # make bench-fleet BENCH_ARGS=--costs
     index: PartCosts = PartCosts(commands=24.5, bytes_in=1085.0, bytes_out=0.0)
+    index_alone: PartCosts = PartCosts(commands=7.8, bytes_in=367.0, bytes_out=0.0)
+    """Of a gateway process that is alone: it tells only what is confirmed, in one change."""
+    changes_alone: float = 1.0
+    bytes_of_changes_alone: float = 63.0
+    bytes_per_new_block_alone: float = 8.0
+    """Into Redis and out of it."""
     quotas: PartCosts = PartCosts(commands=9.1, bytes_in=780.0, bytes_out=84.0)
     queue: PartCosts = PartCosts(commands=37.7, bytes_in=2075.0, bytes_out=268.0)
     """Where several processes share the queue."""
@@ -47,7 +53,7 @@ class FleetCosts:
     """Number of times that a request needs an answer of the shared queue at once."""
     turn_moments: float = 2.4
     """The same for a request that waits, in addition."""
-    moments_alone: float = 4.0
+    moments_alone: float = 2.35
     moments_shared: float = 6.0
     """Number of further writes of a request; those within `coalesced_seconds` are sent together."""
     coalesced_seconds: float = 0.0045
@@ -56,6 +62,9 @@ class FleetCosts:
     idle_bytes_in: float = 3240.0
     idle_bytes_out: float = 1540.0
     """Per second and process, without any request."""
+
+    idle_commands_per_queue_shard: float = 8.5
+    """A second, of each process, for each shard of the queue that it has joined in a cluster."""
 
     tip_commands: float = 24.0
     """Of these commands, those that only one process of a gateway has: it compares the tips of 48 shards every two
@@ -70,6 +79,18 @@ class FleetCosts:
     idle_bytes_out_per_worker: float = 40.0
     """A second, of each process that shares the queue: id and load of every busy worker, as verb `beat` of the
     shared queue answers them. Calculated from that format, not counted.
+    """
+
+    # make bench-fleet, the table of cells
+    shared_idle_commands: float = 20.0
+    """A second, of each gateway process, in the Redis that all cells share."""
+
+    lease_bytes_per_gateway: float = 30.0
+    """A second, to each gateway process for each other one of all cells: the list of those that are alive."""
+
+    told_bytes_per_worker: float = 500.0
+    """A second, from each cell to each other one for each of its busy workers: ten reports of about 50 bytes.
+    Calculated, not counted.
     """
 
     # make bench-fleet BENCH_ARGS=--costs, and its second table

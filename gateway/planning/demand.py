@@ -44,9 +44,16 @@ class FleetLayout:
     primaries: int
     """Primaries of the Redis Cluster of each deployment; 1 means a single server."""
     deployments: int = 1
-    """Deployments, each with its own Redis, among which a load balancer divides the tenants."""
+    """Cells, each with its own Redis, among which the tenants are divided."""
     tenant_shards: int = 1
     """Shards among which the tenants of each model are divided in a cluster: `queueing.tenant_shards`."""
+    shared_primaries: int = 1
+    """Primaries of the Redis that several deployments share, for quotas."""
+
+    @property
+    def asks_for_turns(self) -> bool:
+        """Whether the queue is in Redis: not for a gateway process that is alone."""
+        return self.members > 1 or self.deployments > 1
 
     @property
     def members(self) -> int:

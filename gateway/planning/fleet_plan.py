@@ -1,25 +1,13 @@
-"""Calculates the load of each part of a fleet, its bottleneck, and the smallest layout that handles the load."""
+"""Calculates the load of each part of a fleet of gateways, and its bottleneck."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import sqrt
-from statistics import NormalDist
+from math import ceil
 
 from gateway.planning.costs import FleetCosts
 from gateway.planning.demand import FleetDemand, FleetLayout, FleetMachines
-from gateway.planning.traffic import INDEX_SHARDS, RedisTraffic, request_traffic
-
-GATEWAYS_MAX = 4096
-DEPLOYMENTS_MAX = 256
-QUEUE_SHARDS = 24
-"""CLUSTER_SHARDS of gateway/queueing/shared/keys.py."""
-
-NAMESPACE_SHARDS = 24
-"""CLUSTER_PARTS of radix_cache/shared/keys.py."""
-
-
-class NoLayout(Exception):
-    """No layout within the bounds of the search can handle the load; the message names the overloaded part."""
+from gateway.planning.shares import QUEUE_SHARDS, busiest_shares, share_by_hash
+from gateway.planning.traffic import RedisTraffic, request_traffic, shared_traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +36,7 @@ class FleetPlan:
     request: RedisTraffic
     """Of one request."""
     second: RedisTraffic
-    """Of one deployment in a second, including the costs of gateways without requests."""
+    """Of the busiest deployment in a second, including the costs of gateways without requests."""
     parts: tuple[PartLoad, ...]
 
     @property
@@ -61,90 +49,26 @@ def fleet_plan(
     demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, costs: FleetCosts
 ) -> FleetPlan:
     """Return the load of each part of the layout."""
-    own = _demand_of_one(demand, layout.deployments)
-    request = request_traffic(own, layout.members, costs, layout.followers)
+    own = demand_of_busiest(demand, layout.deployments)
+    request = request_traffic(own, layout.members, costs, layout.followers, cell=layout.deployments > 1)
     second = _with_idle(request.scaled(own.requests_per_second), own, layout, costs)
-    parts = (
+    parts = [
         *_redis_parts(own, layout, machines, request, second, costs),
         *_process_parts(own, layout, machines, request.changes, costs),
-    )
-    return FleetPlan(demand=demand, layout=layout, request=request, second=second, parts=parts)
+    ]
+    if layout.deployments > 1:
+        parts += shared_parts(demand, layout, machines, costs)
+    return FleetPlan(demand=demand, layout=layout, request=request, second=second, parts=tuple(parts))
 
 
-def smallest_layout(
-    demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, costs: FleetCosts
-) -> FleetPlan:
-    """Return the plan of the smallest layout that can handle the load, with as many processes per gateway.
-
-    Fewer deployments are preferred to fewer gateways, and these to fewer primaries. Raises NoLayout.
-    """
-    plan = fleet_plan(demand, layout, machines, costs)
-    for deployments in _doubled(DEPLOYMENTS_MAX):
-        for primaries in (1, 3, 6, 12, 24, 48):
-            for shards in (1,) if primaries == 1 else sorted({1, layout.tenant_shards, QUEUE_SHARDS}):
-                tried = replace(layout, deployments=deployments, primaries=primaries, tenant_shards=shards)
-                plan = fleet_plan(demand, _enough_gateways(demand, tried, machines, costs), machines, costs)
-                if plan.first.share <= 1:
-                    return plan
-    raise NoLayout(
-        f"no layout handles this load: {plan.first.name} has {plan.first.share:.1f} times its bound"
-    )
-
-
-def share_of_busiest(units: int, primaries: int) -> float:
-    """Return the share of the busiest primary if `units` equal units are spread evenly."""
-    return -(-units // primaries) / units
-
-
-def share_by_hash(units: int, primaries: int) -> float:
-    """Return the expected share of the busiest primary if `units` equal units are placed by hash.
-
-    The counts of the primaries are nearly normal; the expected largest of p of them is that of Blom: Statistical
-    Estimates and Transformed Beta-Variables (1958).
-    """
-    mean = 1 / primaries
-    if primaries == 1:
-        return mean
-    largest = NormalDist().inv_cdf((primaries - 0.375) / (primaries + 0.25))
-    found = mean + largest * sqrt(mean * (1 - mean) / units)
-    return min(1.0, max(found, share_of_busiest(units, primaries)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusiestShares:
-    """The busiest primary's share of each part of the data."""
-
-    index: float
-    quotas: float
-    queue: float
-    commands: float
-    """Of all commands of requests."""
-
-
-def busiest_shares(demand: FleetDemand, layout: FleetLayout, costs: FleetCosts) -> BusiestShares:
-    """Return the shares of the busiest primary of one deployment, assumed to be the same one for every part."""
-    primaries, divided = layout.primaries, layout.tenant_shards > 1
-    index = share_of_busiest(min(demand.namespaces * NAMESPACE_SHARDS, INDEX_SHARDS), primaries)
-    quotas = share_by_hash(demand.tenants, primaries)
-    queue = max(
-        share_by_hash(demand.namespaces if divided else demand.models, primaries),
-        share_of_busiest(min(demand.models * layout.tenant_shards, QUEUE_SHARDS), primaries),
-    )
-    parts = [(index, costs.index), (quotas, costs.quotas)]
-    if layout.members > 1:
-        parts.append((queue, costs.queue))
-    commands = sum(share * part.commands for share, part in parts) / sum(part.commands for _, part in parts)
-    return BusiestShares(index=index, quotas=quotas, queue=queue, commands=commands)
-
-
-def _demand_of_one(demand: FleetDemand, deployments: int) -> FleetDemand:
-    """Return the load of one deployment: its tenants with their requests, workers and blocks."""
+def demand_of_busiest(demand: FleetDemand, deployments: int) -> FleetDemand:
+    """Return the load of the busiest deployment: a tenant belongs to one of them, by hash, with its blocks."""
+    share = share_by_hash(demand.tenants, deployments)
     return replace(
         demand,
-        requests_per_second=demand.requests_per_second / deployments,
-        workers=-(-demand.workers // deployments),
-        tenants=max(1, -(-demand.tenants // deployments)),
-        blocks=-(-demand.blocks // deployments),
+        requests_per_second=demand.requests_per_second * share,
+        tenants=max(1, ceil(demand.tenants * share)),
+        blocks=ceil(demand.blocks * share),
     )
 
 
@@ -154,12 +78,15 @@ def _with_idle(
     workers, models = demand.workers, demand.models
     members = layout.members
     tips = (members - layout.followers) * costs.tip_commands
-    loads = workers * costs.idle_bytes_out_per_worker if members > 1 else 0.0
-    divided = layout.tenant_shards > 1 and members > 1
-    visits = costs.visit_commands * min(layout.tenant_shards * models, QUEUE_SHARDS) if divided else 0.0
+    loads = workers * costs.idle_bytes_out_per_worker if layout.asks_for_turns else 0.0
+    joins = visits = 0.0
+    if layout.asks_for_turns and layout.primaries > 1:
+        queue_shards = min(layout.tenant_shards * models, QUEUE_SHARDS)
+        joins = members * queue_shards * costs.idle_commands_per_queue_shard
+        visits = queue_shards * costs.visit_commands if layout.tenant_shards > 1 else 0.0
     return replace(
         traffic,
-        commands=traffic.commands + members * costs.idle_commands - tips + visits,
+        commands=traffic.commands + members * costs.idle_commands - tips + joins + visits,
         bytes_in=traffic.bytes_in + members * costs.idle_bytes_in,
         bytes_out=traffic.bytes_out + members * (costs.idle_bytes_out + loads),
     )
@@ -180,12 +107,14 @@ def _redis_parts(
     scripts = request.scripts * (1 if layout.primaries == 1 else 3)
     cpu_us = busiest * (scripts * costs.redis_us_per_script + request.commands * costs.redis_us_per_command)
     cpu_us += index * request.deliveries * costs.redis_us_per_delivery
+    idle_commands = second.commands - demand.requests_per_second * request.commands
+    idle_us = busiest * idle_commands * costs.redis_us_per_command
     remedy = "more primaries"
-    if shares.queue > 1.2 / layout.primaries and layout.members > 1 and layout.primaries > 1:
+    if shares.queue > 1.2 / layout.primaries and layout.asks_for_turns and layout.primaries > 1:
         remedy += ", or the tenants of its largest models in more shards (queueing.tenant_shards)"
     yield PartLoad(
         name="CPU of the busiest Redis primary",
-        used=demand.requests_per_second * cpu_us / 1e6,
+        used=(demand.requests_per_second * cpu_us + idle_us) / 1e6,
         bound=machines.used_max,
         unit="cores",
         remedy=remedy,
@@ -197,10 +126,10 @@ def _redis_parts(
         unit="bytes/s",
         remedy="more deployments",
     )
-    blocks = index * demand.blocks * costs.redis_bytes_per_block
+    quotas_bytes = quotas * demand.tenants * costs.redis_bytes_per_tenant if layout.deployments == 1 else 0.0
     yield PartLoad(
         name="memory of the fullest Redis primary",
-        used=blocks + quotas * demand.tenants * costs.redis_bytes_per_tenant,
+        used=index * demand.blocks * costs.redis_bytes_per_block + quotas_bytes,
         bound=machines.redis_bytes * machines.used_max,
         unit="bytes",
         remedy="more primaries" if index < 1 or layout.primaries == 1 else "more deployments",
@@ -213,7 +142,7 @@ def _process_parts(
     """Yield the load of the first process of a gateway, which follows the index for all of its processes."""
     rate = demand.requests_per_second
     own = rate / layout.members * costs.process_us_per_request / 1e6
-    followed = rate * changes * _us_per_change(layout, costs) / 1e6
+    followed = rate * changes * us_per_change(layout, costs) / 1e6
     shown = costs.segment_bytes_per_block if layout.processes > 1 else 0.0
     yield PartLoad(
         name="CPU of a gateway process",
@@ -231,24 +160,33 @@ def _process_parts(
     )
 
 
-def _enough_gateways(
+def shared_parts(
     demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, costs: FleetCosts
-) -> FleetLayout:
-    """Return the layout with as many gateways as the CPU load needs, up to GATEWAYS_MAX per deployment."""
-    rate = demand.requests_per_second / layout.deployments
-    left = machines.used_max - rate * costs.changes * _us_per_change(layout, costs) / 1e6
-    needed = rate * costs.process_us_per_request / 1e6
-    per_deployment = GATEWAYS_MAX if left <= 0 else -(-needed // (left * layout.processes))
-    gateways = max(1, min(GATEWAYS_MAX, int(per_deployment))) * layout.deployments
-    return replace(layout, gateways=gateways)
+) -> Iterator[PartLoad]:
+    """Yield the load of the Redis that all deployments share: quotas, and their loads of the workers."""
+    busiest = share_by_hash(demand.tenants, layout.shared_primaries)
+    request = shared_traffic(demand, layout, costs)
+    cpu_us = request.scripts * costs.redis_us_per_script + request.commands * costs.redis_us_per_command
+    members = layout.gateways * layout.processes
+    idle_us = members * costs.shared_idle_commands * costs.redis_us_per_command
+    yield PartLoad(
+        name="CPU of the Redis that all share",
+        used=(busiest * demand.requests_per_second * cpu_us + idle_us) / 1e6,
+        bound=machines.used_max,
+        unit="cores",
+        remedy="more primaries of the Redis that all deployments share",
+    )
+    told = layout.deployments * (layout.deployments - 1) * demand.workers * costs.told_bytes_per_worker
+    told += members * members * costs.lease_bytes_per_gateway
+    yield PartLoad(
+        name="network of the Redis that all share",
+        used=told + busiest * demand.requests_per_second * (request.bytes_in + request.bytes_out),
+        bound=machines.network_bytes_per_second * machines.used_max,
+        unit="bytes/s",
+        remedy="fewer, larger deployments",
+    )
 
 
-def _us_per_change(layout: FleetLayout, costs: FleetCosts) -> float:
+def us_per_change(layout: FleetLayout, costs: FleetCosts) -> float:
+    """Return how long the process that follows the index works for each change."""
     return costs.process_us_per_change if layout.processes == 1 else costs.process_us_per_published_change
-
-
-def _doubled(most: int) -> Iterator[int]:
-    number = 1
-    while number <= most:
-        yield number
-        number *= 2

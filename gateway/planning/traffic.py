@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from gateway.planning.costs import FleetCosts
-from gateway.planning.demand import FleetDemand
+from gateway.planning.demand import FleetDemand, FleetLayout
 
 INDEX_SHARDS = 48
 """SHARDS of radix_cache/shared/keys.py."""
@@ -36,24 +36,33 @@ class RedisTraffic:
 
 
 def request_traffic(
-    demand: FleetDemand, members: int, costs: FleetCosts, followers: int | None = None
+    demand: FleetDemand, members: int, costs: FleetCosts, followers: int | None = None, *, cell: bool = False
 ) -> RedisTraffic:
     """Return what one request costs a Redis that `members` gateway processes share.
 
-    `followers` of them follow the index; None: all.
+    `followers` of them follow the index; None: all. `cell`: it is the Redis of one cell, without quotas.
     """
     followers = members if followers is None else followers
-    shared = members > 1
-    waiting = demand.waiting if shared else 0.0  # A single process keeps its queue in memory.
-    parts = [costs.index, costs.quotas, *([costs.queue] if shared else [])]
+    shared = members > 1 or cell
+    waiting = demand.waiting if shared else 0.0  # A single process without cells keeps its queue in memory.
+    parts = [costs.index if shared else costs.index_alone]
+    if not cell:
+        parts.append(costs.quotas)
+    if shared:
+        parts.append(costs.queue)
     rate = demand.requests_per_second / members
     scripts = scripts_per_request(rate, shared=shared, costs=costs)
     scripts += waiting * costs.turn_moments
     new_blocks = demand.new_blocks
     turn_commands = costs.turn.commands + members * costs.turn_commands_per_process
     turn_bytes = costs.turn.bytes_out + members * costs.turn_bytes_per_process
-    pushed = costs.bytes_of_changes + new_blocks * costs.bytes_per_new_block
-    bytes_in = scripts * costs.bytes_in_per_script + new_blocks * costs.bytes_in_per_new_block
+    if shared:
+        changes, pushed = costs.changes, costs.bytes_of_changes + new_blocks * costs.bytes_per_new_block
+        written = new_blocks * costs.bytes_in_per_new_block
+    else:
+        written = new_blocks * costs.bytes_per_new_block_alone
+        changes, pushed = costs.changes_alone, costs.bytes_of_changes_alone + written
+    bytes_in = scripts * costs.bytes_in_per_script + written
     if demand.shared_prefix:
         pushed += costs.bytes_per_shared_prefix
         bytes_in += costs.bytes_in_per_shared_prefix
@@ -62,8 +71,22 @@ def request_traffic(
         commands=scripts + sum(part.commands for part in parts) + waiting * turn_commands,
         bytes_in=bytes_in + sum(part.bytes_in for part in parts) + waiting * costs.turn.bytes_in,
         bytes_out=sum(part.bytes_out for part in parts) + followers * pushed + waiting * turn_bytes,
-        changes=costs.changes,
-        deliveries=costs.changes * followers,
+        changes=changes,
+        deliveries=changes * followers,
+    )
+
+
+def shared_traffic(demand: FleetDemand, layout: FleetLayout, costs: FleetCosts) -> RedisTraffic:
+    """Return what one request costs the Redis that all deployments share, which has the quotas."""
+    rate = demand.requests_per_second / (layout.gateways * layout.processes)
+    scripts = scripts_per_request(rate, shared=False, costs=costs)
+    return RedisTraffic(
+        scripts=scripts,
+        commands=scripts + costs.quotas.commands,
+        bytes_in=scripts * costs.bytes_in_per_script + costs.quotas.bytes_in,
+        bytes_out=costs.quotas.bytes_out,
+        changes=0.0,
+        deliveries=0.0,
     )
 
 

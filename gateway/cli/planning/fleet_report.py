@@ -1,7 +1,5 @@
 """Report of `radixgate plan-fleet`: a table of the traffic, a table of the parts' load, and the smallest layout."""
 
-from collections.abc import Iterator
-
 from rich import box
 from rich.table import Table
 
@@ -20,7 +18,7 @@ UNITS = {"bytes": (1e9, "GB"), "bytes/s": (1e6, "MB/s"), "cores": (1.0, "cores")
 
 
 def traffic_table(plan: FleetPlan) -> Table:
-    """Return what one request costs Redis, and what all requests of a deployment cost in a second."""
+    """Return what one request costs Redis, and what all requests of the busiest deployment cost in a second."""
     layout = plan.layout
     drawn = _table(f"Redis, {layout_text(layout)}")
     drawn.add_column("", no_wrap=True)
@@ -50,15 +48,19 @@ def parts_table(plan: FleetPlan, machines: FleetMachines) -> Table:
     return drawn
 
 
-def fleet_notes(plan: FleetPlan, smallest: FleetPlan) -> Iterator[str]:
-    """Yield a sentence on the bottleneck, and one on the smallest layout that handles the load."""
+def bottleneck_note(plan: FleetPlan) -> str:
+    """Return a sentence on whether the layout handles the load, and on its bottleneck."""
     first, rate = plan.first, plan.demand.requests_per_second
+    shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:g}"
     if first.share > 1:
-        yield f"This layout cannot handle {rate:,.0f} requests/s. {_bottleneck(first)}; remedy: {first.remedy}."
-    else:
-        yield f"This layout handles {rate:,.0f} requests/s. Next bottleneck: {first.name}, at {first.share:.0%}."
+        return f"This layout cannot handle {shown} requests/s. {_bottleneck(first)}; remedy: {first.remedy}."
+    return f"This layout handles {shown} requests/s. Next bottleneck: {first.name}, at {first.share:.0%}."
+
+
+def layout_note(smallest: FleetPlan) -> str:
+    """Return a sentence on the smallest layout that handles the load."""
     part = smallest.first
-    yield (
+    return (
         f"The smallest layout that handles them: {layout_text(smallest.layout)}; the next bottleneck is the"
         f" {part.name}, at {part.share:.0%}."
     )
@@ -73,6 +75,7 @@ def fleet_figures(plan: FleetPlan) -> dict[str, float]:
         "primaries": layout.primaries,
         "deployments": layout.deployments,
         "tenant_shards": layout.tenant_shards,
+        "shared_primaries": layout.shared_primaries,
     }
     for _, name, _ in ROWS:
         found[f"{name}_per_request"] = getattr(plan.request, name)
@@ -92,7 +95,10 @@ def layout_text(layout: FleetLayout) -> str:
         redis += f", tenants in {layout.tenant_shards} shards"
     if layout.deployments == 1:
         return f"gateways: {gateways}, {redis}"
-    return f"{layout.deployments} deployments; gateways in all: {gateways}; {redis} in each"
+    shared = f"{layout.shared_primaries} primaries" if layout.shared_primaries > 1 else "one Redis server"
+    return (
+        f"{layout.deployments} deployments; gateways in all: {gateways}; {redis} in each, {shared} for quotas"
+    )
 
 
 def _bottleneck(part: PartLoad) -> str:

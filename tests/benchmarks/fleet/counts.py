@@ -7,8 +7,8 @@ almost no CPU, on a private Valkey or a cluster.
 import asyncio
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,30 @@ async def count(load: FleetLoad, directory: Path, *, idle_seconds: float = IDLE_
 
     `idle_seconds`: how long gateways at rest are counted.
     """
+    async with started(load, directory) as fleet:
+        await wait_until_served(fleet.urls, fleet.keys[0], load)
+        return await _count(load, fleet, idle_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedFleet:
+    """The gateways of a load that run, and the clients of their Redis."""
+
+    gateways: Sequence[Child]
+    keys: Sequence[str]
+    """API keys, of a tenant each."""
+    clients: Sequence[Any]
+    """Clients of each primary."""
+
+    @property
+    def urls(self) -> list[str]:
+        """The URLs of the gateways."""
+        return [str(gateway.url) for gateway in self.gateways]
+
+
+@asynccontextmanager
+async def started(load: FleetLoad, directory: Path) -> AsyncIterator[StartedFleet]:
+    """Start Redis, scripted workers and the gateways, and stop them afterwards. Raises ChildFailed."""
     async with AsyncExitStack() as stack:
         url, clients = await _redis(stack, load, directory)
         worker = await _start(stack, directory, "worker", "tests.benchmarks.fast_worker", *model_names(load))
@@ -83,19 +107,12 @@ async def count(load: FleetLoad, directory: Path, *, idle_seconds: float = IDLE_
             file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
             name = f"gateway-{number}"
             gateways.append(await _start(stack, directory, name, "gateway", "serve", "--config", str(file)))
-        return await _count(load, gateways, [key.text for key in keys], clients, idle_seconds)
+        yield StartedFleet(gateways=gateways, keys=[key.text for key in keys], clients=clients)
 
 
-async def _count(
-    load: FleetLoad,
-    gateways: Sequence[Child],
-    keys: Sequence[str],
-    clients: Sequence[Any],
-    idle_seconds: float,
-) -> FleetCounts:
-    urls = [str(gateway.url) for gateway in gateways]
+async def _count(load: FleetLoad, fleet: StartedFleet, idle_seconds: float) -> FleetCounts:
+    urls, keys, clients, gateways = fleet.urls, fleet.keys, fleet.clients, fleet.gateways
     warm_up = max(WARM_UP_REQUESTS * load.members, math.lcm(load.models, load.tenants))
-    await wait_until_served(urls, keys[0], load)
     await send(urls, keys, load, "warm", warm_up)
     await asyncio.sleep(QUIET_SECONDS)
     before = await figures(clients, gateways)
@@ -103,7 +120,7 @@ async def _count(
     rested = await figures(clients, gateways)
     loop = asyncio.get_running_loop()
     began = loop.time()
-    sending = await send(urls, keys, load, "new", load.requests)
+    sent = await send(urls, keys, load, "new", load.requests)
     await asyncio.sleep(QUIET_SECONDS)
     after = await figures(clients, gateways)
     seconds = loop.time() - began
@@ -114,7 +131,7 @@ async def _count(
     following = [f"cpu_{at}" for at in range(load.members, load.gateways)]
     primaries = [spent[f"commands_{at}"] for at in range(len(clients))]
     return FleetCounts(
-        requests_per_second=load.requests / sending,
+        requests_per_second=load.requests / sent.seconds,
         scripts=a_request["scripts"],
         commands=a_request["commands"],
         changes=a_request["changes"],

@@ -73,8 +73,18 @@ async def _served(http: aiohttp.ClientSession, url: str, key: str, model: str) -
         return answer.status == 200
 
 
-async def send(urls: Sequence[str], keys: Sequence[str], load: FleetLoad, word: str, count: int) -> float:
-    """Send so many requests at random moments of the load's rate, and return the seconds that this took.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What was measured of requests that were sent."""
+
+    seconds: float
+    """From the first request sent to the last one answered."""
+    ttft_ms: Sequence[float]
+    """Of each request, from the moment at which it should leave."""
+
+
+async def send(urls: Sequence[str], keys: Sequence[str], load: FleetLoad, word: str, count: int) -> Sent:
+    """Send so many requests at random moments of the load's rate.
 
     Every prompt of one `word` differs from all others after its shared blocks. Raises AssertionError if a request
     fails.
@@ -84,7 +94,7 @@ async def send(urls: Sequence[str], keys: Sequence[str], load: FleetLoad, word: 
     shared = ("shared " * block)[: load.shared_blocks * block]
     chance = random.Random(word)
     moments = list(accumulate(chance.expovariate(load.requests_per_second) for _ in range(count)))
-    began = loop.time()
+    began, ttft_ms = loop.time(), list[float]()
 
     async def one(http: aiohttp.ClientSession, number: int) -> None:
         await asyncio.sleep(began + moments[number] - loop.time())
@@ -101,10 +111,12 @@ async def send(urls: Sequence[str], keys: Sequence[str], load: FleetLoad, word: 
         authorization = {"authorization": f"Bearer {keys[number % len(keys)]}"}
         url = f"{urls[number % load.members]}/v1/chat/completions"
         async with http.post(url, json=body, headers=authorization) as answer:
-            text = await answer.read()
+            text = await answer.content.readany()
+            ttft_ms.append(1000 * (loop.time() - began - moments[number]))
+            text += await answer.read()
             assert answer.status == 200, text
 
     connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX)
     async with aiohttp.ClientSession(connector=connector) as http:
         await asyncio.gather(*(one(http, number) for number in range(count)))
-    return loop.time() - began
+    return Sent(seconds=loop.time() - began, ttft_ms=ttft_ms)

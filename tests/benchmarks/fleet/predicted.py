@@ -2,8 +2,8 @@
 
 from gateway.planning.costs import MEASURED
 from gateway.planning.demand import FleetDemand, FleetLayout
-from gateway.planning.fleet_plan import busiest_shares
-from gateway.planning.traffic import RedisTraffic, request_traffic
+from gateway.planning.shares import busiest_shares
+from gateway.planning.traffic import RedisTraffic, request_traffic, shared_traffic
 from tests.benchmarks.fleet.counts import FleetCounts
 from tests.benchmarks.fleet.load import BLOCK_SIZE, FleetLoad
 
@@ -29,6 +29,13 @@ def predicted(load: FleetLoad, counts: FleetCounts) -> RedisTraffic | None:
         return None
     demand = _demand(load, counts.requests_per_second, counts.turns)
     return request_traffic(demand, load.gateways, MEASURED)
+
+
+def predicted_in_cells(cells: int, load: FleetLoad) -> tuple[RedisTraffic, RedisTraffic]:
+    """Return what a request costs its cell's Redis and the shared one by the plan; `load` is that of each cell."""
+    layout = FleetLayout(gateways=cells * load.gateways, processes=1, primaries=1, deployments=cells)
+    own, every = (_demand(load, load.requests_per_second * times, 0.0) for times in (1, cells))
+    return request_traffic(own, load.gateways, MEASURED, cell=True), shared_traffic(every, layout, MEASURED)
 
 
 def _demand(load: FleetLoad, requests_per_second: float, waiting: float) -> FleetDemand:

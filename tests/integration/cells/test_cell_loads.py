@@ -24,9 +24,11 @@ class StubQueue:
     def __init__(self, gateway, own, progress):
         self.gateway, self.own, self.others, self.exchanges = gateway, own, {}, 0
         self.progress, self.bounds = progress, {}
-        self.shards = [self]
+        self.shards, self.shared = [self], True
 
     async def exchange_with_cells(self, others, bounds, lease_ms):
+        if not self.shared:
+            return CellState()
         if others is not None:
             self.others, self.bounds = dict(others), dict(bounds)
             self.exchanges += 1
@@ -128,6 +130,15 @@ async def test_one_gateway_of_a_cell_does_it_and_another_takes_over(cell):
                 assert second.exchanges == 0
         async with cell("east", "e2", {}) as second:
             await until(lambda: second.others)
+
+
+async def test_a_gateway_that_does_not_know_its_cells_load_lets_another_one_tell_it(cell):
+    load = LoadTotals(40, 2, 500)
+    async with cell("west", "w1", {"w": load}) as first, cell("east", "e1", {}) as east:
+        await until(lambda: east.others == {"w": load})
+        async with cell("west", "w2", {"w": LoadTotals(50, 3, 600)}):
+            first.shared = False  # It does not reach the Redis of its cell.
+            await until(lambda: east.others == {"w": LoadTotals(50, 3, 600)})
 
 
 async def test_without_redis_the_others_loads_are_forgotten(cell, own_valkey):

@@ -1,22 +1,28 @@
-"""The cost of a request in a cell does not depend on other cells, in commands and bytes."""
+"""The cost of a request in a cell, in commands and bytes: it does not depend on other cells, and is as planned."""
 
 import pytest
 
 from tests.benchmarks.fleet.cells import count_cells
 from tests.benchmarks.fleet.load import FleetLoad
+from tests.benchmarks.fleet.predicted import predicted_in_cells
 
 LOAD = FleetLoad(gateways=2, requests_per_second=40, requests=100, new_blocks=4)
 COUNTS_MAX = 3
 
 
 @pytest.mark.timeout(600)
-async def test_a_request_costs_a_cell_the_same_beside_another_cell(tmp_path):
+async def test_a_request_costs_a_cell_the_same_beside_another_cell_and_what_the_plan_says(tmp_path):
     # On a busy machine more requests share one call of Redis, now in this count and now in that one.
     for number in range(COUNTS_MAX):
         alone, beside = [await counted(cells, tmp_path / f"{number}-{cells}") for cells in (1, 2)]
         if [figures(each) for each in beside] == [expected(each) for each in alone]:
             break
     assert [figures(each) for each in beside] == [expected(each) for each in alone]
+    planned = predicted_in_cells(2, LOAD)
+    for plan, costs in zip(planned, beside, strict=True):
+        assert plan.commands == pytest.approx(costs.commands, rel=0.2)
+        assert plan.bytes_in == pytest.approx(costs.bytes_in, rel=0.2)
+    assert planned[0].bytes_out == pytest.approx(beside[0].bytes_out, rel=0.2)
 
 
 async def counted(cells, directory):

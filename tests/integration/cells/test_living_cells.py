@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import redis.asyncio as redis
 
 from gateway.cells.living_cells import LivingCells
 from radix_cache.redis.scripts import ScriptCaller
@@ -41,6 +42,24 @@ async def test_processes_of_one_gateway_are_one_url(made):
     await second.close()
     await first.renew()
     assert first.cells == {"east": ["http://10.0.0.1"]}
+
+
+async def test_gateways_that_renew_at_one_moment_share_one_reading_of_all_leases(made, own_valkey):
+    gateways = [made("east", f"http://10.0.0.{number}") for number in range(20)]
+    for each in gateways:
+        await each.renew()
+    client = redis.from_url(own_valkey.url)
+    before = await readings(client)
+    for each in gateways:
+        await each.renew()
+    assert await readings(client) - before < len(gateways) / 2
+    assert all(len(each.cells["east"]) == len(gateways) for each in gateways)
+    await client.aclose()
+
+
+async def readings(client):
+    """How often all leases have been read."""
+    return (await client.info("commandstats"))["cmdstat_hgetall"]["calls"]
 
 
 async def test_a_cell_without_a_sign_of_life_is_gone(made):

@@ -35,6 +35,7 @@ class StubQueue:
 
     def __init__(self):
         self.gateway, self.shards, self.streams, self.visits = "g1", [self], 1, 0
+        self.shared = True
 
     async def exchange_with_cells(self, others, bounds, lease_ms):
         self.visits += others is not None

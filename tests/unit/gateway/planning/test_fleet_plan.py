@@ -1,4 +1,4 @@
-"""The load of each part of a fleet, the bottleneck, and the smallest layout that handles the load."""
+"""The load of each part of a fleet, and the bottleneck."""
 
 from dataclasses import replace
 
@@ -6,7 +6,8 @@ import pytest
 
 from gateway.planning.costs import MEASURED
 from gateway.planning.demand import FleetLayout, FleetMachines
-from gateway.planning.fleet_plan import NoLayout, fleet_plan, share_of_busiest, smallest_layout
+from gateway.planning.fleet_plan import demand_of_busiest, fleet_plan
+from gateway.planning.shares import share_of_busiest
 from tests.unit.gateway.planning.test_traffic import DEMAND
 
 LAYOUT = FleetLayout(gateways=2, processes=1, primaries=1)
@@ -15,12 +16,6 @@ MACHINES = FleetMachines(redis_bytes=16e9, process_bytes=4e9, network_bytes_per_
 
 def plan(demand=DEMAND, layout=LAYOUT, machines=MACHINES):
     return fleet_plan(demand, layout, machines, MEASURED)
-
-
-def test_a_small_load_breaks_nothing_and_needs_one_gateway():
-    assert plan().first.share < 0.5
-    smallest = smallest_layout(DEMAND, LAYOUT, MACHINES, MEASURED).layout
-    assert (smallest.gateways, smallest.primaries, smallest.deployments) == (1, 1, 1)
 
 
 def test_shares_grow_with_the_load():
@@ -45,18 +40,6 @@ def test_the_part_that_breaks_first_is_named(demand, machines, first):
     assert plan(demand, machines=machines).first.name == first
 
 
-@pytest.mark.parametrize("requests_per_second", [10, 300, 1000, 10_000, 100_000])
-@pytest.mark.parametrize("models", [1, 100])
-def test_the_smallest_layout_handles_the_load(requests_per_second, models):
-    demand = replace(DEMAND, requests_per_second=requests_per_second, models=models, tenants=5000)
-    found = smallest_layout(demand, LAYOUT, MACHINES, MEASURED)
-    assert found.first.share <= 1
-    assert plan(demand, found.layout).first.share == found.first.share
-    if found.layout.deployments > 1:
-        fewer = replace(found.layout, deployments=found.layout.deployments // 2)
-        assert plan(demand, fewer).first.share > found.first.share
-
-
 def test_every_process_that_shares_the_queue_hears_of_the_load_of_every_worker():
     few, many = (plan(replace(DEMAND, workers=workers)).second.bytes_out for workers in (100, 1100))
     assert many - few == pytest.approx(LAYOUT.members * 1000 * MEASURED.idle_bytes_out_per_worker)
@@ -72,18 +55,33 @@ def test_more_processes_bring_no_more_deliveries_and_one_copy_of_the_index():
     assert memory[1] - memory[0] == pytest.approx(DEMAND.blocks * MEASURED.segment_bytes_per_block)
 
 
-def test_many_models_need_fewer_deployments_than_one_giant_model():
-    demand = replace(DEMAND, requests_per_second=5000, tenants=5000)
-    one, many = (
-        smallest_layout(replace(demand, models=models), LAYOUT, MACHINES, MEASURED).layout
-        for models in (1, 100)
+def test_gateways_at_rest_take_cpu_of_redis():
+    quiet = replace(DEMAND, requests_per_second=0.001)
+    few, many = (plan(quiet, replace(LAYOUT, gateways=gateways)).parts[0].used for gateways in (2, 2002))
+    commands = 2000 * MEASURED.idle_commands
+    assert many - few == pytest.approx(commands * MEASURED.redis_us_per_command / 1e6, rel=0.01)
+
+
+def test_the_busiest_deployment_has_more_than_its_part_of_few_tenants():
+    demand, two = replace(DEMAND, tenants=10), replace(LAYOUT, deployments=2)
+    assert 55 < demand_of_busiest(demand, 2).requests_per_second < 65
+    assert demand_of_busiest(replace(demand, tenants=100_000), 2).requests_per_second == pytest.approx(
+        50, rel=0.01
     )
-    assert many.deployments <= one.deployments
+    assert plan(demand, two).second.changes == pytest.approx(
+        MEASURED.changes * demand_of_busiest(demand, 2).requests_per_second
+    )
 
 
-def test_a_load_that_no_layout_handles_is_refused_with_its_bottleneck():
-    with pytest.raises(NoLayout, match="memory of a gateway process"):
-        smallest_layout(replace(DEMAND, blocks=10**13), LAYOUT, MACHINES, MEASURED)
+def test_quotas_of_several_deployments_are_in_the_redis_that_they_share():
+    one, two = plan(), plan(layout=replace(LAYOUT, deployments=2, gateways=4))
+    assert one.request.commands - two.request.commands == pytest.approx(MEASURED.quotas.commands, rel=0.1)
+    assert len(two.parts) == len(one.parts) + 2
+    crowded = replace(DEMAND, requests_per_second=50_000, tenants=1_000_000)
+    many = replace(LAYOUT, deployments=128, gateways=128 * 4, primaries=3)
+    assert plan(crowded, many).first.name == "CPU of the Redis that all share"
+    told = plan(replace(DEMAND, workers=100_000, tenants=1_000_000), many)
+    assert told.first.name == "network of the Redis that all share"
 
 
 def test_the_busiest_primary_has_at_least_one_of_few_units():

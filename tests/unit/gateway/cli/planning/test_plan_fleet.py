@@ -45,6 +45,12 @@ def test_more_deployments_than_gateways_are_refused():
         run("--gateways", 2, "--deployments", 3)
 
 
-def test_a_load_beyond_all_layouts_is_refused():
-    with pytest.raises(CommandError, match="no layout handles this load"):
-        run("--blocks", 10**12)
+def test_a_load_beyond_all_layouts_is_refused_after_the_table_of_its_parts():
+    result = CliRunner().invoke(app, ["plan-fleet", "--blocks", str(10**12)])
+    assert isinstance(result.exception, CommandError)
+    assert "no layout of up to 256 deployments handles this load" in str(result.exception)
+    assert "Bottleneck: memory of a gateway process" in " ".join(result.output.split())
+
+
+def test_a_rate_below_one_is_shown_as_it_is():
+    assert "This layout handles 0.25 requests/s." in run("--requests-per-second", 0.25)
