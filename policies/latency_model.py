@@ -159,11 +159,12 @@ def computed_tokens(since_ms: float, tokens_queued: int, speed: Speed) -> int:
     """Return how many of the queued tokens the worker has computed by now.
 
     `since_ms` is the time since the last first token, or since the queue was empty. A first token tells only that a
-    whole prompt is done, so between two of them progress is estimated from the speed. Running streams and unfull
-    steps slow a worker (PACE), and a prompt that should be done but has brought no first token is not done
-    (COMPUTED_MAX).
+    whole prompt is done, so between two of them progress is estimated: the share that has passed of the time that
+    the whole queue takes, which for a few tokens is hardly less than a step. Running streams and unfull steps slow
+    a worker (PACE), and a prompt that should be done but has brought no first token is not done (COMPUTED_MAX).
     """
-    return int(min(since_ms / speed.ms_per_token * PACE, tokens_queued * COMPUTED_MAX))
+    passed = since_ms * PACE / predicted_ttft_ms(speed, tokens_queued)
+    return int(tokens_queued * min(passed, COMPUTED_MAX))
 
 
 def tokens_counted(tokens_queued: int, queued_then: int, computed_then: int) -> int:

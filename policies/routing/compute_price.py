@@ -1,6 +1,6 @@
 """The shadow price of compute: how much a millisecond of prefill counts besides itself, for the requests it delays.
 
-    price = min(price_max, mean over workers of min(s Q0, BACKLOG_MAX_MS) / backlog_ms) min(1, R / light)
+    price = mean over workers of min(s Q0, BACKLOG_MAX_MS) / backlog_ms min(1, R / light)
     light = S / s / (2 sum of 1 / s over workers)      half of the worker's fair part of all S requests, by speed
 
 The symbols are those of cost.py. An idle fleet has no price: replicating a prefix is free there, and fastest. Where
@@ -65,8 +65,7 @@ def fleet_totals(candidates: Sequence[Candidate]) -> FleetTotals:
 
 def compute_price(fleet: FleetTotals, requests_waiting: int, options: CostOptions) -> ComputePrice:
     """Return the shadow price of compute, where so many requests for the model wait for a worker."""
-    price = fleet.backlog_ms / fleet.workers / options.backlog_ms
     return ComputePrice(
-        price if price < options.price_max else options.price_max,
+        fleet.backlog_ms / fleet.workers / options.backlog_ms,
         LIGHT * (fleet.streams + requests_waiting + 1) / fleet.tokens_per_ms,
     )

@@ -20,9 +20,6 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 class CostOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of the policy `cost`: the constants of the formula at the top of cost.py."""
 
-    price_max: Annotated[
-        Weight, Meta(description="Highest price of compute, as a multiple of the prefill's own time.")
-    ] = 8.0
     backlog_ms: Annotated[
         Annotated[float, Meta(gt=0, le=1e9)],
         Meta(description="Mean backlog of the workers, in milliseconds of prefill, at which the price is 1."),

@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.latency_model import (
+    COMPUTED_MAX,
+    PACE,
     PrefillFit,
+    computed_tokens,
     learn_step,
     predicted_ttft_ms,
     predicted_ttft_p95_ms,
@@ -110,3 +113,11 @@ def test_tokens_that_an_estimate_took_off_as_computed_are_not_taken_off_again_wh
     queued, counted
 ):
     assert tokens_counted(queued, queued_then=100, computed_then=40) == counted
+
+
+def test_a_queue_of_few_tokens_is_not_computed_before_the_time_that_a_prompt_takes_besides_its_tokens():
+    speed = Speed(ms_per_token=0.1, fixed_ms=20.0)
+    assert computed_tokens(10, 100, speed) < 50
+    assert computed_tokens(1000, 100, speed) == 100 * COMPUTED_MAX
+    # The fixed time is hardly anything of a long queue's.
+    assert computed_tokens(500, 10_000, speed) == pytest.approx(5000 * PACE, rel=0.05)

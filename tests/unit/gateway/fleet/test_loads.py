@@ -38,7 +38,7 @@ def test_a_first_token_begins_the_count_anew(load, clock):
     first.first_token()
     assert load.computed(SPEED) == 0
     clock.advance(0.1)
-    assert load.computed(SPEED) == pytest.approx(850, abs=1)
+    assert load.computed(SPEED) == pytest.approx(817, abs=1)
 
 
 def test_idle_time_is_no_progress_on_what_comes_after_it(load, clock):

@@ -58,7 +58,7 @@ def test_running_streams_make_a_worker_dearer():
 def test_backlog_makes_computing_a_prefix_twice_dearer():
     """For this request alone the cold worker is faster; with a backlog, computing the prefix twice delays all."""
     workers = [candidate("holder", matched=3000, tokens_queued=5000, streams=1), candidate("cold", streams=1)]
-    assert best("cost", workers, price_max=0.0) == "cold"
+    assert best("cost", workers, backlog_ms=1e9) == "cold"
     assert best("cost", workers) == "holder"
 
 

@@ -87,6 +87,17 @@ def test_an_idle_fleet_serves_cost_hardly_slower_than_round_robin(source):
         assert runs[0][figure] <= 1.05 * runs[1][figure]
 
 
+def test_tiny_prompts_on_many_workers_are_served_as_fast_by_cost_as_by_round_robin():
+    """An engine's step takes its time whatever its tokens, so a worker that has just got one is not free."""
+    load = WorkloadParameters(requests=600, rate=400.0)
+    source = TraceSource(workload="tiny", load=load)
+    cost, even = (
+        figures(trial(name, source=source, workers=12).run())["all"]["ttft_ms_mean"]
+        for name in ("cost", "round_robin")
+    )
+    assert cost <= 1.03 * even
+
+
 def test_a_prompt_that_no_worker_could_hold_is_refused_and_the_others_are_served():
     result = played([request(0, tokens=500_000), request(1)])
     assert [outcome.error for outcome in result.outcomes] == ["context_length_exceeded", None]
@@ -94,7 +105,7 @@ def test_a_prompt_that_no_worker_could_hold_is_refused_and_the_others_are_served
 
 def test_a_prefix_on_its_way_is_followed_to_its_worker():
     """The second comes while the first is computed: no event has told of it yet."""
-    result = played([request(0, tokens=6000), request(0.09, tokens=6000)])
+    result = played([request(0, tokens=6000), request(0.1, tokens=6000)])
     first, second = result.outcomes
     assert first.worker == second.worker
     assert (first.cached_tokens, second.cached_tokens > 0) == (0, True)
