@@ -4,7 +4,8 @@ What the code below guarantees: another worker is tried only before the first by
 is freed, on every ending, also when the client leaves; policies see values only; quota is settled and the record
 written whatever happened, and no client waits for either.
 
-A client that disconnects cancels its handler (gateway/runtime/server.py): in `answer` the innermost `finally`
+A client that disconnects cancels its handler (`connection_lost` of gateway/web/direct/connection.py; of requests
+that aiohttp serves, `handler_cancellation` in gateway/runtime/server.py). Then in `answer` the innermost `finally`
 closes the connection to the worker (`Attempts.close`), the next one frees its placement (`Attempts.end`), and the
 outermost one settles the quota (`Reservations.settle`). A request that still waits leaves its place in
 `WaitingRoom.wait` or, with several gateways, `TurnRequests.turn`.
