@@ -31,7 +31,7 @@ from gateway.web.inference_handlers import InferenceHandlers
 from gateway.web.middleware.access_middleware import access_log_middleware
 from gateway.web.middleware.cors import CrossOriginPolicy
 from gateway.web.middleware.error_middleware import Handler, error_middleware
-from gateway.web.models import ModelHandlers
+from gateway.web.model_list import ModelHandlers
 from gateway.web.openai.batches import BatchHandlers
 from gateway.web.openai.deployments import DEPLOYMENT_SURFACES
 from gateway.web.openai.files import FileHandlers
