@@ -78,7 +78,7 @@ def tenant_app(
         body_bytes_max: Largest request body.
         body_seconds_max: Time in which a request body has to arrive.
         drain_seconds: How long running requests may go on when the gateway stops.
-        local_names_only: Whether the Host header has to name loopback; see error_middleware.
+        local_names_only: Whether the Host header has to name loopback; see foreign_pages.
         cors: Which web pages may call the API; None for none.
         access_log: Gets one line per request; None for no log.
         find_address: Returns a client's address.
