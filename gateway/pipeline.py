@@ -4,7 +4,8 @@ What the code below guarantees: another worker is tried only before the first by
 is freed, on every ending, also when the client leaves; policies see values only; quota is settled and the record
 written whatever happened, and no client waits for either.
 
-A client that disconnects cancels its handler (gateway/runtime/server.py): in `answer` the innermost `finally`
+A client that disconnects cancels its handler (`connection_lost` of gateway/web/direct/connection.py; of requests
+that aiohttp serves, `handler_cancellation` in gateway/runtime/server.py). Then in `answer` the innermost `finally`
 closes the connection to the worker (`Attempts.close`), the next one frees its placement (`Attempts.end`), and the
 outermost one settles the quota (`Reservations.settle`). A request that still waits leaves its place in
 `WaitingRoom.wait` or, with several gateways, `TurnRequests.turn`.
@@ -130,16 +131,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
     dispatch = services.dispatch
     reservations, attempts, calls = dispatch.reservations, dispatch.attempts, dispatch.worker_calls
 
-    # Encode the prompt: its tokens, and the blocks that are looked up in the index of caches.
-    if ctx.request.accepts_shorter_answers:
-        ctx = with_context_length(ctx, dispatch.fleet)
-    prompt = await services.prompt_hasher.blocks(ctx)
-    if ctx.request.accepts_shorter_answers:
-        ctx = shortened(ctx, prompt)
-    progress.prompt_tokens = prompt.prompt_tokens
-    exchange.set_prompt_tokens(prompt.prompt_tokens, prompt.output_tokens_max)
-    if progress.trace is not None:
-        progress.mark("tokenise")
+    ctx, prompt = await encode(ctx, exchange, services, progress)
 
     # Reserve quota for the prompt and the longest answer.
     lease = await reservations.reserve(ctx, prompt, progress)
@@ -186,12 +178,30 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                 attempts.end(pending)
     finally:
         # Settle the quota: charge what was used, at the prices of the worker or provider that answered.
-        prices = ctx.model.prices
-        if pending.attempt is not None:
-            prices = pending.attempt.placement.prices(ctx.model)
+        attempt = pending.attempt
+        prices = attempt.placement.prices(ctx.model) if attempt is not None else ctx.model.prices
         # A kept error holds its traceback, whose frames hold this request: clear it to avoid a reference cycle.
         pending.failed_workers.clear()
         reservations.settle(ctx, lease, progress, prices)
+
+
+async def encode(
+    ctx: RequestContext, exchange: Exchange, services: Services, progress: Progress
+) -> tuple[RequestContext, PromptBlocks]:
+    """Encode the prompt: its tokens, and the blocks that are looked up in the index of caches.
+
+    The context is returned with the answer's bound, where the client accepts a shorter answer than it asked for.
+    """
+    if ctx.request.accepts_shorter_answers:
+        ctx = with_context_length(ctx, services.dispatch.fleet)
+    prompt = await services.prompt_hasher.blocks(ctx)
+    if ctx.request.accepts_shorter_answers:
+        ctx = shortened(ctx, prompt)
+    progress.prompt_tokens = prompt.prompt_tokens
+    exchange.set_prompt_tokens(prompt.prompt_tokens, prompt.output_tokens_max)
+    if progress.trace is not None:
+        progress.mark("tokenise")
+    return ctx, prompt
 
 
 def with_context_length(ctx: RequestContext, fleet: Fleet) -> RequestContext:
@@ -298,6 +308,7 @@ async def read_request(
     service_class = services.classes.find(asked.service_class, request, tenant, model.name)
     if request.generates:
         progress.service_class = service_class
+    key = exchange.idempotency_key
     return RequestContext(
         id=exchange.id,
         tenant=tenant,
@@ -309,7 +320,7 @@ async def read_request(
             progress.received_at + asked.timeout_seconds if asked.timeout_seconds is not None else None
         ),
         comment_seconds=asked.comment_seconds,
-        idempotency_key=repeatable(exchange.idempotency_key, tenant, request, services.repeats_max),
+        idempotency_key=repeatable(key, tenant, request, services.repeats_max) if key is not None else None,
         carrier=exchange.carrier,
     )
 

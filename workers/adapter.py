@@ -298,5 +298,5 @@ class WorkerAdapter(Protocol):
         ...
 
     def close(self) -> None:
-        """Close idle connections, when the gateway stops."""
+        """Close idle connections, when the worker leaves or the gateway stops; running calls go on to their end."""
         ...

@@ -1,7 +1,10 @@
 """Keeps the fleet in line with what the sources report: workers join when found, and leave without losing a stream.
 
     found in a source --join--> suspect --answers--> up
-    in none any more  --------> draining --no streams left, or too long--> gone, its blocks forgotten
+    in none any more  --------> draining --no streams left, or drain_seconds over--> gone, its blocks forgotten
+
+A stream that lasts longer than drain_seconds is not ended: it goes on while the worker answers, and closes its
+connection at its end.
 
 If two sources report the same id, the first source counts; the settings file comes first. The last result of an
 unavailable source stays in force, since a broken DNS server must not remove all workers. A worker with changed
@@ -212,12 +215,15 @@ class Discovery:
                 # The worker is reported again before it was removed.
                 del self._leaving[worker]
                 if worker not in self._drained:
-                    self._fleet.resume(worker)
+                    self._fleet.resume(worker, "a source reports it again")
         self._refused = {worker: why for worker, why in self._refused.items() if worker in wanted}
         for worker, settings in self._joined.items():
             if worker not in self._leaving and wanted.get(worker) != settings:
                 self._leaving[worker] = self._clock()
-                self._fleet.drain(worker)
+                reported = worker in wanted
+                self._fleet.drain(
+                    worker, "its settings have changed" if reported else "no source reports it any more"
+                )
         for worker, since in list(self._leaving.items()):
             late = self._clock() - since > self._drain_seconds
             if late or self._fleet[worker].load.streams == 0:

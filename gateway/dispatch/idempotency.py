@@ -12,12 +12,8 @@ from gateway.domain.tenant import Tenant
 from gateway.quotas.quota_store import IdempotencyKey
 
 
-def repeatable(
-    key: str | None, tenant: Tenant, request: InferenceRequest, attempts_max: int
-) -> IdempotencyKey | None:
-    """Return the request's identity under the client's key, as hashes; None without a key."""
-    if key is None:
-        return None
+def repeatable(key: str, tenant: Tenant, request: InferenceRequest, attempts_max: int) -> IdempotencyKey:
+    """Return the request's identity under the client's key, as hashes."""
     name = blake2b(f"{tenant.id}\0{key}".encode(), digest_size=16)
     content = blake2b(request.surface.encode(), digest_size=16)
     for field, value in sorted(request.fields.items()):

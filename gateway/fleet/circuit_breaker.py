@@ -8,7 +8,8 @@
     on trial   on trial; up      up             suspect                   open, for twice as long
     draining   draining          draining       draining                  draining
 
-An operator moves a worker of any state to draining, and from there to suspect. A worker that has stalled
+A worker of any state is moved to draining, and from there to suspect, by an operator or by Discovery, when no
+source reports the worker any more (gateway/discovery/discovery.py). A worker that has stalled
 (gateway/fleet/stalls.py) is down at once, unless it is draining. Fleet._move applies the new state.
 
 A worker starts as suspect. A suspect worker still serves: one lost connection is not an outage. A worker that is
@@ -148,11 +149,11 @@ class HealthState:
         return replace(self, health=Health.DOWN, failures=FAILURES_MAX, on_trial=False, open_until=None)
 
     def drained(self) -> "HealthState":
-        """Return the state after an operator asked that no more requests be sent to the worker."""
+        """Return the state of a worker that gets no more requests: it leaves, or an operator asked for it."""
         return HealthState(Health.DRAINING)
 
     def resumed(self) -> "HealthState":
-        """Return the state after an operator ended the draining."""
+        """Return the state after the draining was ended."""
         return HealthState() if self.health is Health.DRAINING else self
 
     def _failed(self) -> "HealthState":

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 PROBE_SECONDS = 2.0
 PROBE_SECONDS_NOT_UP = 0.5
 
+BY_OPERATOR = "an operator asked for it"
+
 ENGINE_KINDS = frozenset({"sglang", "vllm", "embedded"})
 
 
@@ -172,7 +174,7 @@ class Fleet(WorkerLookup):
             self._start_probing(worker)
 
     def remove(self, worker: WorkerId) -> None:
-        """Let a worker leave: close its connections and forget what it cached."""
+        """Let a worker leave: close its idle connections and forget what it cached; running streams go on."""
         leaving = self._workers.pop(worker)
         self._members_changed()
         for ordered in self._least_loaded.values():
@@ -259,13 +261,13 @@ class Fleet(WorkerLookup):
         for worker in self._workers.values():
             worker.adapter.close()
 
-    def drain(self, worker: WorkerId) -> None:
-        """Send a worker no new requests."""
-        self._move(self._workers[worker], self._workers[worker].health.drained(), "an operator asked for it")
+    def drain(self, worker: WorkerId, reason: str = BY_OPERATOR) -> None:
+        """Send a worker no new requests; `reason` is logged."""
+        self._move(self._workers[worker], self._workers[worker].health.drained(), reason)
 
-    def resume(self, worker: WorkerId) -> None:
-        """Send a drained worker new requests again."""
-        self._move(self._workers[worker], self._workers[worker].health.resumed(), "an operator asked for it")
+    def resume(self, worker: WorkerId, reason: str = BY_OPERATOR) -> None:
+        """Send a drained worker new requests again; `reason` is logged."""
+        self._move(self._workers[worker], self._workers[worker].health.resumed(), reason)
 
     def _count_failure(self, worker: Worker, reason: str) -> None:
         self._move(worker, worker.health.request_failed(self._clock()), reason)

@@ -1,4 +1,4 @@
-"""Assembles the shared prefix index of one gateway process."""
+"""Assembles the shared prefix index of one gateway process, with as many blocks as its memory may hold."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The occupancy of a waiting room: how many requests wait in it, and of which tenants."""
+"""The occupancy of a waiting room: how many requests wait in it, of which tenants, and when a full one refuses."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -229,6 +229,7 @@ def _runner(app: web.Application, error_answer: ErrorAnswer, *, drain_seconds: f
     """Return the aiohttp runner of a listener, whose cleanup waits up to `drain_seconds` for running requests.
 
     `handler_cancellation` is on: a client that leaves cancels its handler, and so frees its quota and its GPU.
+    Plain inference requests, which aiohttp does not serve, are cancelled by `DirectConnection.connection_lost`.
     `auto_decompress` is off: a few kilobytes could become as many gigabytes before the client is authenticated.
     """
     return _Runner(

@@ -31,7 +31,7 @@ from gateway.web.inference_handlers import InferenceHandlers
 from gateway.web.middleware.access_middleware import access_log_middleware
 from gateway.web.middleware.cors import CrossOriginPolicy
 from gateway.web.middleware.error_middleware import Handler, error_middleware
-from gateway.web.models import ModelHandlers
+from gateway.web.model_list import ModelHandlers
 from gateway.web.openai.batches import BatchHandlers
 from gateway.web.openai.deployments import DEPLOYMENT_SURFACES
 from gateway.web.openai.files import FileHandlers
@@ -78,7 +78,7 @@ def tenant_app(
         body_bytes_max: Largest request body.
         body_seconds_max: Time in which a request body has to arrive.
         drain_seconds: How long running requests may go on when the gateway stops.
-        local_names_only: Whether the Host header has to name loopback; see error_middleware.
+        local_names_only: Whether the Host header has to name loopback; see foreign_pages.
         cors: Which web pages may call the API; None for none.
         access_log: Gets one line per request; None for no log.
         find_address: Returns a client's address.

@@ -232,7 +232,10 @@ class SharedIndex:
         worker: WorkerId,
         tier: Tier = Tier.GPU,
     ) -> None:
-        """Record that `worker` holds this path in this tier or a faster one."""
+        """Record that `worker` holds this path in this tier or a faster one.
+
+        Until the replica shows that, `match` counts a path on the GPU as pending at this worker.
+        """
         tenure = self.replica.tenures.get(worker)
         if tenure is None or (self._lost_shards and self._is_lost(namespace, hashes)):
             self._learn_while_away(UnsentPath(namespace, hashes, worker, tier))
@@ -249,7 +252,6 @@ class SharedIndex:
             walk_start=walk_start,
             fresh_seconds=USED_SECONDS,
         )
-        # Until the replica shows the change, this process remembers it.
         self._number += 1
         claim = f"held {self._number}"
         if tier is Tier.GPU:

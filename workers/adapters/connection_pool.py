@@ -48,6 +48,7 @@ class ConnectionPool:
         self._idle: deque[Connection] = deque()
         self.traffic = PoolTraffic()
         self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
         self.host = parts.netloc.rpartition("@")[2]
         self.base = parts.path.rstrip("/")
 
@@ -94,7 +95,8 @@ class ConnectionPool:
             connection.fail(ConnectionTimedOut("the worker has stalled"))
 
     def close(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections; one in use is closed when its answer ends."""
+        self._closed = True
         if self._sweep is not None:
             self._sweep.cancel()
         while self._idle:
@@ -124,7 +126,7 @@ class ConnectionPool:
         return connection
 
     def _keep(self, connection: Connection) -> None:
-        if len(self._idle) >= IDLE_CONNECTIONS_MAX:
+        if self._closed or len(self._idle) >= IDLE_CONNECTIONS_MAX:
             connection.close()
             return
         self._idle.append(connection)

@@ -5,9 +5,9 @@ from aiohttp import web
 from workers.engine_server import control, generation
 from workers.engine_server.api_key import requires_key
 from workers.engine_server.embeddings import embeddings
+from workers.engine_server.engine_worker import WORKER, EngineWorker
 from workers.engine_server.errors import errors_as_json
 from workers.engine_server.options import BODY_BYTES_MAX
-from workers.engine_server.worker import WORKER, EngineWorker
 
 
 def build_app(worker: EngineWorker, api_key: str | None = None) -> web.Application:

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from workers.engine_server.engine_worker import WORKER, EngineWorker
 from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.metrics import CONTENT_TYPE, exposition
 from workers.engine_server.requests import AbortBody, DetokenizeBody, TokenizeBody, read
 from workers.engine_server.served_models import model_entries, requested_lora
-from workers.engine_server.worker import WORKER, EngineWorker
 
 
 def _json_response(value: object, status: int = 200) -> web.Response:

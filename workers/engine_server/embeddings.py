@@ -15,10 +15,10 @@ from aiohttp import web
 
 from workers.engine.errors import RequestRefused
 from workers.engine.scheduler.limits import Limits
+from workers.engine_server.engine_worker import WORKER, EngineWorker, request_name
 from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.requests import read
 from workers.engine_server.served_models import requested_lora
-from workers.engine_server.worker import WORKER, EngineWorker, request_name
 
 TEXTS_MAX = 2048
 """Most texts of one request: OpenAI's limit."""

@@ -25,6 +25,7 @@ from workers.engine_server.completion_formatters import (
     CompletionMetadata,
     TextCompletionFormatter,
 )
+from workers.engine_server.engine_worker import WORKER, EngineWorker, request_name
 from workers.engine_server.errors import bad_request
 from workers.engine_server.requests import (
     EngineChatBody,
@@ -37,7 +38,6 @@ from workers.engine_server.sampling import sampling_params
 from workers.engine_server.served_models import requested_lora
 from workers.engine_server.structured_outputs import RequestedGrammar, requested_grammar
 from workers.engine_server.tools.plan import TEXT_ONLY, ToolPlan, tool_plan
-from workers.engine_server.worker import WORKER, EngineWorker, request_name
 
 COMPLETION_TOKENS_DEFAULT = 16
 """OpenAI's default for max_tokens of a text completion."""

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from workers.engine_server.engine_worker import EngineWorker
 from workers.engine_server.errors import ApiError
-from workers.engine_server.worker import EngineWorker
 
 
 def requested_lora(worker: EngineWorker, model: str | None) -> str:

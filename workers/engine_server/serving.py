@@ -22,11 +22,11 @@ from workers.engine.async_engine import AsyncEngine
 from workers.engine.engine import Engine
 from workers.engine_server.app import build_app
 from workers.engine_server.disaggregation import DisaggregationStatus, disaggregated
+from workers.engine_server.engine_worker import EngineWorker
 from workers.engine_server.kv_events import KvEventPublisher
 from workers.engine_server.options import WorkerOptions
 from workers.engine_server.prompt_tokenizer import PromptTokenizer
 from workers.engine_server.tools.formats import FORMATS, CallFormat, detect_format
-from workers.engine_server.worker import EngineWorker
 from workers.system_error import reason_of
 
 _log = logging.getLogger("radixgate.worker")

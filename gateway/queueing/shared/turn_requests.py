@@ -5,7 +5,8 @@
              ^  for itself, or for the request of its tenant that goes first now
              +-- asks again: it gave its turn away, or came too late; its routes changed; messages were missed
 
-Redis says which tenant has its turn; the gateway that is told says which of the tenant's requests takes it.
+Redis says which tenant has its turn; the gateway that is told says which of the tenant's requests takes it. The
+stream is read by turn_stream.py, which calls `turn_granted`.
 """
 
 import asyncio

@@ -48,7 +48,7 @@ _text = methodcaller("decode", "utf-8", "surrogateescape")
 class DirectRoutes:
     """The handlers of inference requests by their exact path.
 
-    `local_names_only`: whether the Host header has to name loopback; see error_middleware. `answer_headers` are
+    `local_names_only`: whether the Host header has to name loopback; see foreign_pages. `answer_headers` are
     added to every answer.
     """
 
@@ -195,7 +195,7 @@ class DirectConnection(asyncio.Protocol):
         if host is None or size is None or not LEFT_TO_AIOHTTP.isdisjoint(names):
             return None
         if not names_loopback(host) and self._routes.local_names_only():
-            return None  # error_middleware refuses it.
+            return None  # foreign_pages.py refuses it.
         body = b"".join(self._pieces)
         missing = int(size) - len(body)
         if missing < 0 or int(size) < len(head) - end:

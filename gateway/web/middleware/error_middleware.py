@@ -1,10 +1,4 @@
-"""Middleware around every handler of a listener: refuses foreign host names, and turns failures into answers.
-
-A web page can make a browser send requests to any address that the page's host name resolves to, even 127.0.0.1
-(DNS rebinding). A loopback listener that requires no key therefore answers only requests with a Host header that
-names loopback. It also refuses requests of foreign pages that change or cost something, since browsers send some of
-these without a preflight.
-"""
+"""Middleware around every handler of a listener: turns failures into answers, and refuses foreign web pages."""
 
 import logging
 from collections.abc import Awaitable, Callable, Collection
@@ -12,22 +6,13 @@ from collections.abc import Awaitable, Callable, Collection
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from gateway.domain.errors import (
-    GatewayError,
-    HostNotAllowed,
-    InternalError,
-    MethodNotAllowed,
-    NotFound,
-    OriginNotAllowed,
-)
-from gateway.settings.listeners import names_loopback
+from gateway.domain.errors import GatewayError, InternalError, MethodNotAllowed, NotFound
+from gateway.web.middleware.foreign_pages import refusal_of_page
 from gateway.web.request_identity import new_request_id
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def error_middleware(
@@ -48,20 +33,9 @@ def error_middleware(
 
     @web.middleware
     async def around(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if (
-            not names_loopback(request.headers.get("Host", ""))
-            and request.path not in any_host
-            and local_names_only()
-        ):
-            return error_answer(HostNotAllowed(), request)
-        if (
-            ("Origin" in request.headers or "Sec-Fetch-Site" in request.headers)
-            and request.method not in SAFE_METHODS
-            and local_names_only()
-            and not _is_own_page(request)
-            and not page_allowed(request)
-        ):
-            return error_answer(OriginNotAllowed(), request)
+        refusal = refusal_of_page(request, local_names_only, any_host, page_allowed)
+        if refusal is not None:
+            return error_answer(refusal, request)
         try:
             return await handler(request)
         except web.HTTPNotFound:
@@ -78,11 +52,3 @@ def error_middleware(
             return error_answer(InternalError(request_id), request)
 
     return around
-
-
-def _is_own_page(request: web.BaseRequest) -> bool:
-    """Return whether a request comes from a page of this listener, or from none."""
-    site = request.headers.get("Sec-Fetch-Site")
-    if site is not None:
-        return site in ("same-origin", "none")
-    return request.headers["Origin"].partition("://")[2].lower() == request.headers.get("Host", "").lower()

@@ -503,7 +503,7 @@ async def test_a_bug_in_any_handler_is_answered_in_the_listeners_own_shape(gatew
         raise RuntimeError("a bug")
 
     async with ScriptedWorker() as worker, gateway(worker) as running:
-        monkeypatch.setattr("gateway.web.models.ModelHandlers._visible", broken)
+        monkeypatch.setattr("gateway.web.model_list.ModelHandlers._visible", broken)
         monkeypatch.setattr("gateway.web.operator_views.overview_of", broken)
         async with running.http.get(running.url + "/v1/models", headers=running.headers()) as response:
             error = (await response.json())["error"]

@@ -8,7 +8,7 @@
 
     order within a step:  1. running sequences that decode     one token each
                           2. drafts of those                   with speculative decoding: see `speculation`
-                          3. running sequences that prefill    as many tokens as the budget has left
+                          3. running sequences that prefill    tokens that the budget has left: `tokens_in_step`
                           4. waiting sequences, by rank        a prefix match, then as 3
 
 So prefill, chunked prefill, decode, prefix hits and resumed sequences are one case. A preempted sequence loses its

@@ -1,10 +1,12 @@
 -- The choice of a worker for one request: its windows, and the cheapest route that has room.
 --
--- One gateway alone does this in place_now of gateway/dispatch/acquisition/own_turn_placements.py. It uses from
+-- One gateway alone does this in _with_room of gateway/dispatch/acquisition/own_turn_placements.py. It uses from
 -- policies/admission/dispatch_window.py: leaves_one_open, hold_while_contended, fits_window, close_enough_to_best,
 -- ClosedWorkers, the constants, and of DispatchWindow tokens (window_of here), choices and leaves_slots. There the
--- routes are ranked anew at each look. And only here a worker counts as idle where all that is ahead is work of other
--- cells: one gateway alone cannot tell that work apart.
+-- routes are ranked anew before a request is placed. And only here a worker counts as idle where all that is ahead is
+-- work of other cells: one gateway alone cannot tell that work apart.
+--
+-- `terms`, `seen` and `in_step` are variables of the call (call.lua); loads.lua fills `known_loads`.
 --
 -- A route is {worker, uncached tokens, fixed ms, ms per queued token, slots of the engine or 0, and of the tokens
 -- queued when it was ranked: those that fixed ms takes off as computed, all}.

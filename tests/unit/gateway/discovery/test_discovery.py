@@ -101,7 +101,8 @@ async def test_workers_that_are_found_join_and_those_that_vanish_leave(discovere
     assert leaving.adapter.closed
 
 
-async def test_one_that_leaves_keeps_its_streams_and_gets_no_new_ones(discovered, gone):
+async def test_one_that_leaves_keeps_its_streams_and_gets_no_new_ones(discovered, gone, caplog):
+    caplog.set_level(logging.INFO)
     source = Told("a")
     discovery, fleet = discovered(source)
     await discovery.query_sources()
@@ -109,6 +110,7 @@ async def test_one_that_leaves_keeps_its_streams_and_gets_no_new_ones(discovered
     source.says = []
     await discovery.query_sources()
     assert fleet[WorkerId("a")].health.health is Health.DRAINING
+    assert caplog.messages[-1] == "worker a: draining, was suspect: no source reports it any more"
     assert [worker.id for worker in fleet.serving("m")] == ["s"]
     stream.end()
     await discovery.query_sources()

@@ -323,6 +323,18 @@ async def test_idle_connections_are_let_go(monkeypatch):
                 await asyncio.sleep(0.01)
 
 
+async def test_a_connection_whose_answer_outlasts_the_pool_is_closed_at_its_end():
+    async with Peer(says(SIZED)) as peer:
+        await peer.ask()  # An idle connection, which the pool would close later.
+        connection, _ = await peer.pool.send((REQUEST,), 5.0)
+        peer.pool.close()
+        assert connection.usable
+        while await connection.read():
+            pass
+        connection.release()
+        assert not connection.usable
+
+
 async def test_a_reader_that_is_slow_stops_the_worker(monkeypatch):
     monkeypatch.setattr("workers.adapters.connection.BUFFERED_BYTES_MAX", 10_000)
     sent = 0

@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from workers.engine_server.engine_worker import EngineWorker
 from workers.engine_server.options import WorkerOptions
 from workers.engine_server.serving import serve
-from workers.engine_server.worker import EngineWorker
 
 BLOCK = 16
 
