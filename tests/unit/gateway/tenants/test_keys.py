@@ -68,10 +68,10 @@ def test_whatever_is_presented_is_a_key_or_is_not(text):
 
 
 @pytest.mark.parametrize("secret", [b"", PEPPER, b"p" * 64, b"p" * 65])
-@pytest.mark.parametrize("text", ["", KEY.text, "\ud800 x", "k" * 200])
-def test_digests_of_many_keys_are_those_of_a_general_hmac(secret, text):
+def test_digests_of_many_keys_are_those_of_a_general_hmac(secret):
     digests = KeyDigests(secret)
-    assert digests.of(text) == digests.of(text) == key_digest(text, secret)
+    for text in ("", KEY.text, "\ud800 x", "k" * 200):
+        assert digests.of(text) == digests.of(text) == key_digest(text, secret)
 
 
 def test_one_wrong_character_is_caught_by_the_checksum():
