@@ -5,7 +5,7 @@ in the request's turn.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Protocol
 
@@ -179,7 +179,9 @@ class Router:
     ) -> list[Candidate]:
         """Return the workers with what they hold of the prompt, except those in `without`."""
         candidates: list[Candidate] = []
-        awaited = self.awaited.tokens
+        awaited: Mapping[WorkerId, int] = self.awaited.tokens
+        if awaited:
+            awaited = self.awaited.counted(worker.id for worker in workers if worker.id not in without)
         repeated = self._index.repeated_blocks([worker.id for worker in workers])
         for worker in workers:
             if worker.id in without:

@@ -19,8 +19,9 @@ Fleets of agents near saturation, mean TTFT over that without a queue, seven see
 1.15 now (one seed of other agents). In the queue of all gateways no request has a worker of its own.
 """
 
-from collections.abc import Hashable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 from policies.admission.dispatch_window import HOLD_MS
 from policies.routing.protocol import Route
@@ -29,6 +30,8 @@ Key = TypeVar("Key", bound=Hashable)
 """What a request is known by."""
 Place = TypeVar("Place", bound=Hashable)
 """What a worker is known by."""
+
+NOTHING: Mapping[Any, int] = MappingProxyType({})
 
 
 def own_worker_route(ranking: Sequence[Route]) -> Route | None:
@@ -51,6 +54,10 @@ class AwaitedTokens(Generic[Key, Place]):
         """Return the worker that a request waits for; None if it waits for no certain one."""
         found = self._of.get(request)
         return None if found is None else found[0]
+
+    def counted(self, workers: Iterable[Place]) -> Mapping[Place, int]:
+        """Return what counts in the ranking of these workers: nothing while requests wait for each of them."""
+        return NOTHING if all(worker in self.tokens for worker in workers) else self.tokens
 
     def wait(self, request: Key, worker: Place, tokens: int) -> None:
         """Let a request with so many uncached tokens wait for this worker, and no other."""

@@ -7,7 +7,7 @@ policies/others_load.py combines the two).
 """
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -68,6 +68,7 @@ class GatewayView:
         self._joined: dict[int, float] = {}
         self._waiting: dict[int, InFlightNode[int] | None] = {}  # the requests that wait here, by number
         self._awaited = AwaitedTokens[int, int]()
+        self._awaited_counted: Mapping[int, int] = self._awaited.tokens
         self._in_flight: InFlightTree[int] = InFlightTree()
         self.gateways = 1 if scenario.sync_seconds == 0 else scenario.gateways // scenario.cells
         """How many gateways of the cell see a part of the requests each, and none of the others' waits."""
@@ -79,9 +80,13 @@ class GatewayView:
         self.speeds = WorkerSpeeds(scenario, len(workers), self._changed)
 
     def candidates(
-        self, held: Mapping[int, int], prompt_tokens: int, up: Iterable[int], now: float
+        self, held: Mapping[int, int], prompt_tokens: int, up: Collection[int], now: float
     ) -> list[Candidate]:
         """Return the workers in `up`, each with what it holds of the prompt or is about to hold."""
+        counted = self._awaited.counted(up)
+        if counted is not self._awaited_counted:
+            self._awaited_counted = counted
+            self._snapshots, self._bare = [None] * len(self._snapshots), [None] * len(self._bare)
         found = []
         for worker in up:
             blocks_held = held.get(worker)
@@ -98,7 +103,9 @@ class GatewayView:
         if found is None or self._queued[worker] or worker in self._joined:
             found = self._snapshots[worker] = WorkerSnapshot(
                 id=self._ids[worker],
-                tokens_queued=self._queued[worker] + self._away[worker] + self._awaited.tokens.get(worker, 0),
+                tokens_queued=self._queued[worker]
+                + self._away[worker]
+                + self._awaited_counted.get(worker, 0),
                 away_tokens=self._away[worker],
                 tokens_computed=self._computed(worker, now),
                 streams=self._streams[worker],
@@ -266,7 +273,7 @@ class GatewayView:
         if worker is not None:
             self._changed(worker)
 
-    def awaited_tokenser(self, number: int) -> int | None:
+    def awaited_worker(self, number: int) -> int | None:
         """Return the worker that a request waits for; None if it waits for no certain one."""
         return self._awaited.worker_of(number)
 

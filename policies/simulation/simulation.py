@@ -259,7 +259,7 @@ class Simulation:
     def may_go(self, number: int, window_tokens: int, closed: ClosedWorkers) -> bool:
         """Return whether the worker that a request waits for may have room; True if it waits for no certain one."""
         view = self._view_of(number)
-        worker = view.awaited_tokenser(number)
+        worker = view.awaited_worker(number)
         return worker is None or (self._ids[worker] not in closed and view.fits(worker, 1, window_tokens))
 
     def tokens(self, number: int) -> tuple[int, int]:
@@ -302,7 +302,7 @@ class Simulation:
             ClosedWorkers() if closed is None else closed,
             waits=gateway.view.is_waiting(number),
             terms=terms,
-            awaited=gateway.view.awaited_tokenser(number),
+            awaited=gateway.view.awaited_worker(number),
         )
 
     def send(self, number: int, route: Route, now: float) -> None:
