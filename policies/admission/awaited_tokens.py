@@ -14,9 +14,13 @@ take any good worker with room in their turn, so that tenants get their shares. 
 contend or several classes come (`DispatchWindow.awaits_one`): a request that goes before others that wait does not
 have their prompts ahead of it.
 
-Fleets of agents near saturation, mean TTFT over that without a queue, seven seeds: 1.51, 1.92, 0.89, 1.53, 2.70,
-2.20 and 1.00 before; 1.20, 1.36, 0.89, 1.36, 1.35, 0.80 and 0.83 now. Far past saturation it loses: 0.83 before and
-1.15 now (one seed of other agents). In the queue of all gateways no request has a worker of its own.
+Once requests wait for every worker (`AwaitedTokens.counted`) nothing counts: no worker would be idle, so a request
+that leaves its prefix only moves what waits from one queue to another, and has the prefix computed anew.
+
+Fleets of agents near saturation, mean TTFT over that without a queue, seven seeds: 1.29, 1.67, 1.05, 0.79, 0.87,
+1.22 and 1.09 before; 0.65, 1.14, 1.01, 1.13, 0.83, 0.79 and 0.80 now. Other agents far past saturation, five seeds:
+1.26, 0.72, 0.63, 1.12 and 0.74 before; 0.93, 0.89, 0.61, 0.76 and 0.75 now. In the queue of all gateways no request
+has a worker of its own.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence

@@ -30,3 +30,13 @@ def test_a_prompt_counts_at_the_worker_that_it_waits_for_until_it_leaves():
     assert awaited.tokens == {"a": 300, "b": 50}
     assert (awaited.leave("one"), awaited.leave("one")) == ("a", None)
     assert awaited.tokens == {"b": 50}
+
+
+def test_nothing_counts_in_a_ranking_while_requests_wait_for_each_of_its_workers():
+    awaited = AwaitedTokens[str, str]()
+    awaited.wait("one", "a", 300)
+    assert awaited.counted(["a", "b"]) == {"a": 300}
+    awaited.wait("two", "b", 200)
+    assert (awaited.counted(["a", "b"]), awaited.counted(["b", "c"])) == ({}, {"a": 300, "b": 200})
+    awaited.leave("one")
+    assert awaited.counted(["a", "b"]) == {"b": 200}

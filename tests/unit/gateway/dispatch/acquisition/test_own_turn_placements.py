@@ -246,6 +246,24 @@ async def test_a_prompt_that_waits_counts_at_its_own_worker_in_the_ranking_of_ot
     assert stage.router.awaited.tokens == {}
 
 
+async def test_what_waits_counts_nowhere_while_requests_wait_for_every_worker():
+    stage, waiting = await that_waits_for_its_own_worker()
+    elsewhere = prompt_of(tokens=3200, first=9)
+    stage.index.confirm(SPACE, elsewhere.hashes, WorkerId("b"))
+    stage.occupy("b")
+    other = asyncio.create_task(stage.acquisition.acquire(stage.pending(prompt=elsewhere)))
+    await until_idle()
+    assert stage.router.awaited.tokens.keys() == {"a", "b"}
+    ranked = stage.acquisition.own_turns._ranking.rank(stage.pending(prompt=prompt_of(first=17)))
+    assert {each.worker.id: each.worker.tokens_queued for each in ranked.candidates} == {
+        name: stage.worker(name).load.all_tokens_queued for name in ("a", "b")
+    }
+    stage.free("b")
+    assert (await other).worker.id == "b"
+    waiting.cancel()
+    await until_idle()
+
+
 async def test_a_request_that_leaves_no_longer_counts_where_it_waited():
     stage, waiting = await that_waits_for_its_own_worker()
     waiting.cancel()
