@@ -53,12 +53,14 @@ class WaitingRoom(Generic[Placed]):
         clock: Callable[[], float],
         may_give_turns: Callable[[], bool] | None = None,
         has_room: Callable[[set[WorkerId], int], bool] = lambda closed, tokens: True,
+        full_workers: Callable[[], Collection[WorkerId] | None] = lambda: None,
     ) -> None:
         """`give_back` ends a placement that was given in the moment in which its request left.
 
         `may_give_turns`: a room of batch work may give turns while no request waits in the other rooms of its
         workers. None: always.
         `has_room` returns whether a worker outside the given set may have room for so many uncached tokens.
+        `full_workers` returns the workers without any room; None where no request waits for a worker of its own.
         """
         self.model = model
         self.rules = rules
@@ -70,6 +72,7 @@ class WaitingRoom(Generic[Placed]):
         self._clock = clock
         self._may_give_turns = may_give_turns
         self._has_room = has_room
+        self._full_workers = full_workers
         self._counters = RoomCounters(rules.policy)
         self.waiters = Waiters[Placed]()
         """The requests that this gateway gives their turns."""
@@ -240,10 +243,12 @@ class WaitingRoom(Generic[Placed]):
         """
         given, passed_over, closed = 0, 0, ClosedWorkers()
         heads: FlowHeads | None = None
+        full: Collection[WorkerId] | None = None
         while given != turns_max and self._may_have_room(closed):
             if heads is None:
                 self._estimate_one()
-                heads = self._heads()
+                full = self._full_workers()
+                heads = self._heads(full or ())
             turn = self._counters.next(heads.heads, self._clock())
             if turn is None:
                 break
@@ -252,11 +257,15 @@ class WaitingRoom(Generic[Placed]):
             if placed is None and not waiter.turn.done():
                 heads.pass_over(turn.ticket)
                 passed_over += 1
+                if full is not None:
+                    heads.leave_out(closed)
                 if passed_over > self.rules.passed_over_max:
                     break
                 continue
             self.waiters.remove(waiter)
             heads.take(turn.ticket)
+            if full is not None and (full := self._full_workers()):
+                heads.leave_out(full)
             if placed is not None:
                 self._granted(turn, self._clock())
                 waiter.turn.set_result(placed)
@@ -271,13 +280,14 @@ class WaitingRoom(Generic[Placed]):
             and self._has_room(closed, self.waiters.least_tokens())
         )
 
-    def _heads(self) -> FlowHeads:
-        """Return the requests that go first, of each tenant and service class."""
+    def _heads(self, full: Collection[WorkerId]) -> FlowHeads:
+        """Return the requests that go first, of each tenant and class; none that waits for a full worker."""
         return FlowHeads(
             self.waiters.flows,
             self.rules.order,
             self._clock(),
             passed_over_of_flow_max=self.rules.passed_over_of_flow_max,
+            without=full,
         )
 
     def _estimate_one(self) -> None:

@@ -1,6 +1,6 @@
 """The waiting rooms: one for each model, and one for its batch work, served while no other request waits."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Generic
 
@@ -10,7 +10,7 @@ from gateway.queueing.room_rules import RoomRules
 from gateway.queueing.shared.keys import BATCH, model_of
 from gateway.queueing.waiters import Placed
 from gateway.queueing.waiting_room import WaitingRoom
-from policies.admission.dispatch_window import worth_ranking_again
+from policies.admission.dispatch_window import fits_window, worth_ranking_again
 from radix_cache.match import WorkerId
 
 
@@ -50,6 +50,7 @@ class WaitingRooms(Generic[Placed]):
                 clock=self._clock,
                 may_give_turns=partial(self._none_waits_beside, model) if queue != model else None,
                 has_room=partial(self._has_room, model, queue != model),
+                full_workers=partial(self._full_workers, model),
             )
         return room
 
@@ -90,6 +91,18 @@ class WaitingRooms(Generic[Placed]):
         return not able or any(
             w.id not in closed and worth_ranking_again(w.load.all_tokens_queued, tokens, window) for w in able
         )
+
+    def _full_workers(self, model: str) -> Collection[WorkerId] | None:
+        """Return the workers without any room; None where no request waits for a worker of its own."""
+        window = self._window.of(model)
+        large = self._fleet.least_loaded(model) is not None
+        if large or not window.awaits_one or not self.rules.passed_over_max:
+            return None
+        return {
+            worker.id
+            for worker in self._fleet.serving(model)
+            if not fits_window(worker.load.all_tokens_queued, 1, window.wide)
+        }
 
     def _give_back_and_go_on(self, placed: Placed) -> None:
         self._give_back(placed)

@@ -5,7 +5,7 @@ in the request's turn.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from gateway.fleet.worker import Worker
 from gateway.kv_index.feedback import Feedback
 from gateway.routing.shadow_policy import ShadowPolicy
 from gateway.routing.shortlist import shortlist
+from policies.admission.awaited_tokens import AwaitedTokens
 from policies.load_order.least_loaded import RANKED_MAX
 from policies.routing import disaggregation
 from policies.routing.checked_policy import PolicyContractBroken
@@ -108,6 +109,8 @@ class Router:
         self._sequence: dict[str, int] = {}
         self._gateways = gateways
         self._regrets = RememberedRegrets()
+        self.awaited = AwaitedTokens[str, WorkerId]()
+        """What waits here for each worker; requests by their id."""
 
     def reconfigure(
         self, policy: RoutingPolicy, shadow: ShadowPolicy | None, prefill_tokens_min: int
@@ -176,6 +179,9 @@ class Router:
     ) -> list[Candidate]:
         """Return the workers with what they hold of the prompt, except those in `without`."""
         candidates: list[Candidate] = []
+        awaited: Mapping[WorkerId, int] = self.awaited.tokens
+        if awaited:
+            awaited = self.awaited.counted(worker.id for worker in workers if worker.id not in without)
         repeated = self._index.repeated_blocks([worker.id for worker in workers])
         for worker in workers:
             if worker.id in without:
@@ -187,6 +193,9 @@ class Router:
             if worker.id in repeated and snapshot.kv_tokens_max:
                 kv_tokens = snapshot.kv_tokens - repeated[worker.id] * prompt.namespace.block_size
                 snapshot = msgspec.structs.replace(snapshot, kv_tokens=max(0, kv_tokens))
+            if worker.id in awaited:
+                tokens_queued = snapshot.tokens_queued + awaited[worker.id]
+                snapshot = msgspec.structs.replace(snapshot, tokens_queued=tokens_queued)
             candidates.append(
                 self._candidate(snapshot, prompt, match, match.tiers(worker.id), known)
                 if known

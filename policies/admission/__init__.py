@@ -4,6 +4,7 @@ Start with dispatch_window.py (how much work may be ahead of an engine, and may 
 and waiting_bounds.py (may another request wait, and for how long?). traffic_in_sight.py is what dispatch_window
 knows of classes and tenants (recent_work.py: of their work; tenant_demand.py: of what each asks for).
 filled_workers.py keeps some workers for urgent classes, or for tenants beside a crowd, and fills the others.
-passed_over.py says when a request that waits for its own worker is looked at again,
+awaited_tokens.py says which request has a worker of its own and counts it there while it waits, passed_over.py when
+such a request is looked at again in the queue of all gateways.
 target_refusal.py refuses what would miss its target; limit_windows.py (quotas) and retry_budget.py stand alone.
 """

@@ -141,6 +141,11 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     passed_over_max: int = PASSED_OVER_MAX
     """How many waiting requests the queue of all gateways passes over; see the function of this name."""
 
+    @property
+    def awaits_one(self) -> bool:
+        """Whether requests wait for workers of their own (awaited_tokens.py): none has to go before others."""
+        return not self.contended and not self.counts_own
+
     def is_patient(self, target_seconds: float, *, is_narrow: bool = False, work_share: float = 0.0) -> bool:
         """Return whether a request fills the workers that others leave.
 

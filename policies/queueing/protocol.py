@@ -53,6 +53,8 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Its tenant's share of the work of the last seconds before it came; 0: it was the only one in sight."""
     worker: str = ""
     """The worker that holds most of the prompt."""
+    awaits: str = ""
+    """The worker of its own that it waits for (awaited_tokens.py); empty: any good one will do."""
 
 
 class QueueCounters(msgspec.Struct, frozen=True, kw_only=True, gc=False):

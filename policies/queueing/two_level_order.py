@@ -3,7 +3,7 @@
 A flow is one tenant's waiting requests of one service class.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from policies.queueing.protocol import QueueCounters, QueuePolicy, QueueTurn, TenantOrder, Ticket
 
@@ -20,16 +20,25 @@ class FlowHeads:
     A ticket that would rather wait for its own worker is passed over, and the next one of its flow takes its place.
     Of one flow at most `passed_over_of_flow_max` tickets are passed over, then none of its tickets is offered any
     more: otherwise a tenant with all its requests waiting for one worker would keep others from a free one.
+
+    A ticket that waits for one of the workers in `without` is left out; `leave_out` adds to them.
     """
 
     def __init__(
-        self, flows: Flows, order: TenantOrder, now: float, *, passed_over_of_flow_max: int = 0
+        self,
+        flows: Flows,
+        order: TenantOrder,
+        now: float,
+        *,
+        passed_over_of_flow_max: int = 0,
+        without: Collection[str] = (),
     ) -> None:
         """`flows` are followed as they change: a ticket leaves them before `take`."""
         self._flows = flows
         self._order = order
         self._now = now
         self._passed_over_max = passed_over_of_flow_max
+        self._without = set(without)
         self._passed_over: dict[Flow, set[int]] = {}
         self._heads: dict[Flow, Ticket] = {}
         self._without_head = set(flows)
@@ -58,10 +67,20 @@ class FlowHeads:
         del self._heads[flow]
         self._without_head.add(flow)
 
+    def leave_out(self, workers: Collection[str]) -> None:
+        """Leave out the tickets that wait for one of these workers."""
+        self._without.update(workers)
+        for flow, head in list(self._heads.items()):
+            if head.awaits in workers:
+                del self._heads[flow]
+                self._without_head.add(flow)
+
     def _find_head(self, flow: Flow) -> None:
         tickets, passed_over = self._flows.get(flow, {}), self._passed_over.get(flow)
         if passed_over is not None:
             tickets = {number: ticket for number, ticket in tickets.items() if number not in passed_over}
+        if self._without:
+            tickets = {number: each for number, each in tickets.items() if each.awaits not in self._without}
         if tickets:
             self._heads[flow] = self._order.first(list(tickets.values()), self._now)
 

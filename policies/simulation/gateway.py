@@ -124,16 +124,46 @@ class SimulatedGateway:
         *,
         waits: bool,
         terms: TurnTerms | None = None,
+        awaited: int | None = None,
     ) -> Route | None:
         """Return the route that the request takes now; None if it waits.
 
         `up`: workers that may get it; `places`: the place of each worker in the fleet. `closed`: workers that a
         request with an earlier turn waits for; those that this request waits for are added. `waits`: the request
-        waits already.
+        waits already; `awaited`: for this worker.
 
         Without a window a request goes to the first route. With one it goes where it fits, but not to a worker that
         is much more expensive than the best: the best worker's queue is part of its cost already.
         """
+        ranking, places = self.ranking(query, request, confirmed, up, places, now, waits=waits)
+        if self._window_tokens is None:
+            return ranking[0]
+        if terms is not None:
+            if awaited is not None and terms.window.awaits_one:
+                ranking = [route for route in ranking if places[route.worker] == awaited] or ranking
+            return self._in_turn(ranking, request, places, closed, terms, now)
+        highest = ranking[0].cost_ms * (1 + HOLD)
+        for route in ranking:
+            if route.cost_ms > highest:
+                return None
+            worker, uncached = places[route.worker], request.prompt_tokens - route.matched_tokens
+            window = self.view.fits(worker, uncached, self._window_tokens)
+            if window and self.view.has_room(worker, uncached + query.output_tokens):
+                return route
+        return None
+
+    def ranking(
+        self,
+        query: RouteQuery,
+        request: TraceRequest,
+        confirmed: Mapping[int, int],
+        up: Sequence[int],
+        places: Mapping[WorkerId, int],
+        now: float,
+        *,
+        waits: bool,
+    ) -> tuple[Sequence[Route], Mapping[WorkerId, int]]:
+        """Return the routes of a request, best first, and the places of their workers; see `route`."""
         held = self.view.held(confirmed, request.blocks)
         shared = self.view.shared(request.blocks, held, now, waits=waits)
         if shared:
@@ -148,19 +178,7 @@ class SimulatedGateway:
         ranking = self._policy.rank(query, candidates, now)
         if shared and not waits:
             self.view.regrets.record(ranking[0].regrets, now, self.view.gateways)
-        if self._window_tokens is None:
-            return ranking[0]
-        if terms is not None:
-            return self._in_turn(ranking, request, places, closed, terms, now)
-        highest = ranking[0].cost_ms * (1 + HOLD)
-        for route in ranking:
-            if route.cost_ms > highest:
-                return None
-            worker, uncached = places[route.worker], request.prompt_tokens - route.matched_tokens
-            window = self.view.fits(worker, uncached, self._window_tokens)
-            if window and self.view.has_room(worker, uncached + query.output_tokens):
-                return route
-        return None
+        return ranking, places
 
     def _in_turn(
         self,

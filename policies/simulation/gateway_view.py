@@ -7,10 +7,11 @@ policies/others_load.py combines the two).
 """
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from policies.admission.awaited_tokens import AwaitedTokens
 from policies.admission.dispatch_window import fits_window
 from policies.admission.passed_over import WorkerAhead
 from policies.admission.target_refusal import MeetsTarget
@@ -66,6 +67,8 @@ class GatewayView:
         """Tokens that are counted as queued in addition on workers that are at home in another cell."""
         self._joined: dict[int, float] = {}
         self._waiting: dict[int, InFlightNode[int] | None] = {}  # the requests that wait here, by number
+        self._awaited = AwaitedTokens[int, int]()
+        self._awaited_counted: Mapping[int, int] = self._awaited.tokens
         self._in_flight: InFlightTree[int] = InFlightTree()
         self.gateways = 1 if scenario.sync_seconds == 0 else scenario.gateways // scenario.cells
         """How many gateways of the cell see a part of the requests each, and none of the others' waits."""
@@ -77,9 +80,13 @@ class GatewayView:
         self.speeds = WorkerSpeeds(scenario, len(workers), self._changed)
 
     def candidates(
-        self, held: Mapping[int, int], prompt_tokens: int, up: Iterable[int], now: float
+        self, held: Mapping[int, int], prompt_tokens: int, up: Collection[int], now: float
     ) -> list[Candidate]:
         """Return the workers in `up`, each with what it holds of the prompt or is about to hold."""
+        counted = self._awaited.counted(up)
+        if counted is not self._awaited_counted:
+            self._awaited_counted = counted
+            self._snapshots, self._bare = [None] * len(self._snapshots), [None] * len(self._bare)
         found = []
         for worker in up:
             blocks_held = held.get(worker)
@@ -96,7 +103,9 @@ class GatewayView:
         if found is None or self._queued[worker] or worker in self._joined:
             found = self._snapshots[worker] = WorkerSnapshot(
                 id=self._ids[worker],
-                tokens_queued=self._queued[worker] + self._away[worker],
+                tokens_queued=self._queued[worker]
+                + self._away[worker]
+                + self._awaited_counted.get(worker, 0),
                 away_tokens=self._away[worker],
                 tokens_computed=self._computed(worker, now),
                 streams=self._streams[worker],
@@ -253,8 +262,24 @@ class GatewayView:
             whole = request.blocks[: request.prompt_tokens // BLOCK_TOKENS]
             self._waiting[number] = self._in_flight.add(whole, WAITING)
 
+    def await_worker(self, number: int, worker: int, uncached_tokens: int) -> None:
+        """Let a request that waits here wait for this worker."""
+        self._awaited.wait(number, worker, uncached_tokens)
+        self._changed(worker)
+
+    def stop_awaiting(self, number: int) -> None:
+        """Let a request wait for no certain worker."""
+        worker = self._awaited.leave(number)
+        if worker is not None:
+            self._changed(worker)
+
+    def awaited_worker(self, number: int) -> int | None:
+        """Return the worker that a request waits for; None if it waits for no certain one."""
+        return self._awaited.worker_of(number)
+
     def stop_waiting(self, number: int) -> None:
         """Forget a request that waits in the gateway no more."""
+        self.stop_awaiting(number)
         self._in_flight.remove(self._waiting.pop(number, None), WAITING)
 
     def dispatched(
@@ -262,6 +287,7 @@ class GatewayView:
     ) -> None:
         """Count a request that is sent to a worker, and expect that it brings its prompt's blocks there."""
         self._add(worker, LoadTotals(expected.uncached_tokens, 1, expected.kv_tokens), now)
+        self.stop_awaiting(number)
         self._in_flight.remove(self._waiting.pop(number, None), WAITING)
         self._bring(worker, number, request)
 

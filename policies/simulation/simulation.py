@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 
+from policies.admission.awaited_tokens import own_worker_route
 from policies.admission.dispatch_window import ClosedWorkers
 from policies.admission.passed_over import VainLook, WorkerAhead
 from policies.load_order.least_loaded import RANKED_MAX
@@ -242,6 +243,25 @@ class Simulation:
         """Note that a request waits for its turn."""
         self._view_of(number).wait(number, self._trace[number])
 
+    def await_worker(self, number: int, now: float) -> None:
+        """Let a request wait for its best worker, with what others wait for counted."""
+        at, query = self._queries[number]
+        gateway, request = self._gateways[at], self._trace[number]
+        gateway.view.stop_awaiting(number)
+        known = self._known.match(request.blocks)
+        waits = gateway.view.is_waiting(number)
+        ranking, places = gateway.ranking(query, request, known, self._up, self._places, now, waits=waits)
+        own = own_worker_route(ranking) if len(self._up) <= RANKED_MAX else None
+        if own is not None:
+            uncached = max(1, request.prompt_tokens - own.matched_tokens)
+            gateway.view.await_worker(number, places[own.worker], uncached)
+
+    def may_go(self, number: int, window_tokens: int, closed: ClosedWorkers) -> bool:
+        """Return whether the worker that a request waits for may have room; True if it waits for no certain one."""
+        view = self._view_of(number)
+        worker = view.awaited_worker(number)
+        return worker is None or (self._ids[worker] not in closed and view.fits(worker, 1, window_tokens))
+
     def tokens(self, number: int) -> tuple[int, int]:
         """Return the uncached prompt tokens of a request on its best worker, and its expected output tokens."""
         request = self._trace[number]
@@ -282,6 +302,7 @@ class Simulation:
             ClosedWorkers() if closed is None else closed,
             waits=gateway.view.is_waiting(number),
             terms=terms,
+            awaited=gateway.view.awaited_worker(number),
         )
 
     def send(self, number: int, route: Route, now: float) -> None:

@@ -5,7 +5,7 @@ about as good for it as the best; others may go meanwhile to workers that it doe
 """
 
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -231,9 +231,14 @@ class TurnQueue:
         del self._tickets[number]
         return True
 
-    def next_number(self, now: float, passed_over: Collection[int] = ()) -> int | None:
-        """Return which request has its turn, except those passed over; None if no other request waits."""
-        heads = self._heads(now, passed_over)
+    def next_number(
+        self, now: float, passed_over: Collection[int] = (), may_go: Callable[[int], bool] | None = None
+    ) -> int | None:
+        """Return which request has its turn, except those passed over; None if no other request waits.
+
+        `may_go`: whether a request need be looked at; None: all of them.
+        """
+        heads = self._heads(now, passed_over, may_go)
         self._turn = self._policy.next(self._counters, heads, now) if heads else None
         return self._turn.ticket.number if self._turn is not None else None
 
@@ -303,16 +308,18 @@ class TurnQueue:
                 self._heads_kept[name] = next(iter(flow.values()))
         return True
 
-    def _heads(self, now: float, passed_over: Collection[int] = ()) -> list[Ticket]:
+    def _heads(
+        self, now: float, passed_over: Collection[int] = (), may_go: Callable[[int], bool] | None = None
+    ) -> list[Ticket]:
         """Return the first ticket of each flow; of very many tenants, of those with the least tag."""
         passed_over_of = Counter(_flow(self._tickets[number]) for number in passed_over)
         if self._by_tag is not None:
             with closing(self._by_tag.in_order()) as tenants:
                 of_least = (self._heads_of(equal, now, passed_over_of, passed_over) for equal in tenants)
                 return next((heads for heads in of_least if heads), [])
-        if self._heads_kept is not None and not passed_over:
+        if self._heads_kept is not None and not passed_over and may_go is None:
             return list(self._heads_kept.values())
-        return self._heads_of(self._classes_of, now, passed_over_of, passed_over)
+        return self._heads_of(self._classes_of, now, passed_over_of, passed_over, may_go)
 
     def _heads_of(
         self,
@@ -320,6 +327,7 @@ class TurnQueue:
         now: float,
         passed_over_of: Mapping[Flow, int],
         passed_over: Collection[int] = (),
+        may_go: Callable[[int], bool] | None = None,
     ) -> list[Ticket]:
         heads = []
         flows = ((tenant, name) for tenant in tenants for name in self._classes_of.get(tenant, ()))
@@ -327,7 +335,11 @@ class TurnQueue:
             flow = self._waiting[name]
             if passed_over_of.get(name, 0) >= PASSED_OVER_OF_FLOW_MAX:
                 continue
-            left = [ticket for ticket in flow.values() if not passed_over or ticket.number not in passed_over]
+            left = [
+                ticket
+                for ticket in flow.values()
+                if ticket.number not in passed_over and (may_go is None or may_go(ticket.number))
+            ]
             if left:
                 heads.append(self._order.first(left, now))
         return heads

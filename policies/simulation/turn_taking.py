@@ -96,6 +96,14 @@ class Dispatching(Protocol):
         """Note that a request waits."""
         ...
 
+    def await_worker(self, number: int, now: float) -> None:
+        """Let a request wait for its best worker, with what others wait for counted."""
+        ...
+
+    def may_go(self, number: int, window_tokens: int, closed: ClosedWorkers) -> bool:
+        """Return whether the worker that a request waits for may have room; True if it waits for no certain one."""
+        ...
+
     def tokens(self, number: int) -> tuple[int, int]:
         """Return the uncached prompt tokens of a request on its best worker, and its expected output tokens."""
         ...
@@ -186,6 +194,7 @@ class TurnTaking:
             self._dispatching.send(number, route, now)
             return
         queue.wait(number, now)
+        self._await_worker(number, queue, now)
         self._dispatching.begin_to_wait(number)
         self._bound_wait(number, queue, now)
         if not at_once:
@@ -228,7 +237,7 @@ class TurnTaking:
     def _give_turns_of(self, queue: TurnQueue, now: float) -> None:
         if (due := queue.take_due_estimate(now)) is not None:
             queue.estimate(due, self._of[due][0], *self._dispatching.tokens(due))
-        if due is not None:
+            self._await_worker(due, queue, now)
             self._vain_looks.pop(due, None)
         search = self._search_remembered if queue.by_tag else self._search
         passed_over, closed = PassedOver(), ClosedWorkers()
@@ -242,9 +251,10 @@ class TurnTaking:
         self, queue: TurnQueue, passed_over: PassedOver, closed: ClosedWorkers, now: float
     ) -> tuple[int, Route] | None:
         """Return the request that goes next and its route; the requests before it are passed over."""
+        may_go = self._those_that_may_go(queue, closed, now)
         while (
             len(passed_over) <= queue.passed_over_max
-            and (number := queue.next_number(now, passed_over)) is not None
+            and (number := queue.next_number(now, passed_over, may_go)) is not None
         ):
             try:
                 route = self._route(number, self._terms(number, now), closed, now)
@@ -256,6 +266,20 @@ class TurnTaking:
                 return number, route
             passed_over.add(number)
         return None
+
+    def _await_worker(self, number: int, queue: TurnQueue, now: float) -> None:
+        """Let a request wait for its own worker, where one gateway gives turns and none goes before others."""
+        if queue.passed_over_max and not queue.by_tag and self._window(number, now).awaits_one:
+            self._dispatching.await_worker(number, now)
+
+    def _those_that_may_go(
+        self, queue: TurnQueue, closed: ClosedWorkers, now: float
+    ) -> Callable[[int], bool] | None:
+        """Return what tells whether a waiting request need be looked at; None: all of them."""
+        number = queue.next_number(now)
+        if number is None or not (window := self._window(number, now)).awaits_one:
+            return None
+        return lambda number: self._dispatching.may_go(number, window.wide, closed)
 
     def _search_remembered(
         self, queue: TurnQueue, passed_over: PassedOver, closed: ClosedWorkers, now: float

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from gateway.dispatch.acquisition.filled_routes import allowed_routes
 from gateway.dispatch.acquisition.request_ranking import RequestRanking
 from gateway.dispatch.acquisition.ttft_target import TtftTargets, tokens_to_compute
@@ -18,6 +20,7 @@ from gateway.queueing.shared.queue_store import SharedTicket
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision
+from policies.admission.awaited_tokens import own_worker_route
 from policies.admission.dispatch_window import (
     ClosedWorkers,
     DispatchWindow,
@@ -26,6 +29,7 @@ from policies.admission.dispatch_window import (
     hold_while_contended,
     leaves_one_open,
 )
+from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 from radix_cache.match import WorkerId
 
@@ -104,6 +108,8 @@ class OwnTurnPlacements:
         window = look.window
         if window.filled is not None and (window.contended or window.counts_own):
             routes = allowed_routes(routes, pending.prompt.prompt_tokens, window, patient=look.patient)
+        elif closed is not None and look.hold is not None and window.awaits_one:
+            routes = self._awaited_route(pending, routes)
         route = self._with_room(zip(map(COST_MS, routes), routes, strict=True), decision.routes, look)
         if route is not None:
             if self._router.shadow is not None:
@@ -169,6 +175,38 @@ class OwnTurnPlacements:
             closed.close(waited_for, crowds=look.crowds)
         return None
 
+    def await_worker(self, pending: PendingRequest, routes: Ranking) -> Ticket:
+        """Let a request wait for its own worker, if it has one; return its ticket, which names that.
+
+        Its prompt counts there for other requests (policies/admission/awaited_tokens.py).
+        """
+        self.stop_awaiting(pending)
+        ticket, own = pending.ticket, None
+        pending.last_ranking = None
+        assert ticket is not None
+        model = pending.ctx.model.name
+        # Of a large fleet a ranking has a part only.
+        small = routes and self._fleet.least_loaded(model) is None
+        if small and self.limits.hold is not None and self._window.of(model).awaits_one:
+            own = own_worker_route(routes)
+        worker = WorkerId("")
+        if own is not None:
+            worker = prefill_worker_of(own)
+            uncached = tokens_to_compute(pending.prompt.prompt_tokens, own)
+            self._router.awaited.wait(pending.ctx.id, worker, uncached)
+        if ticket.awaits != worker:
+            ticket = pending.ticket = replace(ticket, awaits=worker)
+        return ticket
+
+    def stop_awaiting(self, pending: PendingRequest) -> None:
+        """Let a request wait for no worker any more. Twice has no effect."""
+        self._router.awaited.leave(pending.ctx.id)
+
+    def _awaited_route(self, pending: PendingRequest, routes: Ranking) -> Ranking:
+        """Return the route to the request's own worker; all routes if that is gone, or it has none."""
+        awaited = pending.ticket.awaits if pending.ticket is not None else ""
+        return tuple(route for route in routes if prefill_worker_of(route) == awaited)[:1] or routes
+
     def place_second(
         self, pending: PendingRequest, ticket: SharedTicket, decision: Decision
     ) -> Placement | None:
@@ -216,6 +254,8 @@ class OwnTurnPlacements:
         self, route: Route, pending: PendingRequest, decision: Decision, ticket: SharedTicket | None = None
     ) -> Placement:
         """Take a place on the worker of a route; `ticket`: of another placement for the same request."""
+        if pending.waits:
+            self.stop_awaiting(pending)
         uncached = tokens_to_compute(pending.prompt.prompt_tokens, route)
         if ticket is None:
             assert pending.ticket is not None

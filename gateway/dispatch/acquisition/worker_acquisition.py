@@ -195,6 +195,7 @@ class WorkerAcquisition:
             placement = room.at_once(ticket, partial(self.own_turns.place_now, pending, decision=decision))
             if placement is None:
                 self._begin_to_wait(pending, decision)
+                ticket = self.own_turns.await_worker(pending, decision.routes)
                 placement = await self._wait_for_own_turn(pending, room, ticket)
         pending.charged_units = pending.ticket.cost
         return placement
@@ -212,6 +213,7 @@ class WorkerAcquisition:
                 partial(self._estimated_anew, pending),
             )
         finally:
+            self.own_turns.stop_awaiting(pending)
             if placement is None:
                 self._rooms.give_turns()  # Requests that stood behind this room may go now.
         return placement
@@ -298,12 +300,13 @@ class WorkerAcquisition:
         assert ticket is not None
         if not ticket.cached_tokens and not self._index.match(prompt.namespace, prompt.hashes).holders(1):
             return ticket  # No worker has any of it, as on arrival.
+        self.own_turns.stop_awaiting(pending)
         routes = self._ranking.rank(pending).routes
         if routes:
             asked = queued_request(pending, routes)
             if asked.uncached_tokens != ticket.uncached_tokens:
-                ticket = pending.ticket = with_estimate(ticket, asked)
-        return ticket
+                pending.ticket = with_estimate(ticket, asked)
+        return self.own_turns.await_worker(pending, routes)
 
     def _begin_to_wait(self, pending: PendingRequest, decision: Decision) -> None:
         if pending.progress.queued_at is None:

@@ -1,18 +1,23 @@
 """Placements in turns that this gateway gives: which worker a request takes, or waits for."""
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
 from gateway.dispatch.acquisition.request_ranking import queued_request
 from gateway.dispatch.last_ranking import KEPT_SECONDS
-from policies.admission.dispatch_window import ClosedWorkers, DispatchWindow
+from policies.admission.dispatch_window import PASSED_OVER_OF_FLOW_MAX, ClosedWorkers, DispatchWindow
 from policies.admission.filled_workers import FilledWorkers
+from policies.registry import routing_policy
 from policies.service_class import BATCH, CHAT, VOICE
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import (
+    SPACE,
     WINDOW,
     DispatchStage,
     prompt_of,
+    until_idle,
     with_limits,
 )
 from tests.unit.gateway.dispatch.acquisition.test_worker_acquisition import fail_at, full, learnt_as
@@ -213,3 +218,70 @@ def test_a_long_prompt_of_a_tenant_with_little_of_the_work_takes_the_last_idle_w
     for name in ("a", "b", "c"):
         stage.occupy(name, 20_000)
     assert turn_of(stage, 48_000, work_share=0.2).worker.id == "d"
+
+
+# Requests with a worker of their own (policies/admission/awaited_tokens.py).
+
+
+async def that_waits_for_its_own_worker():
+    """Return a stage with a request that waits for `a`, which is full and holds its prompt but for the end."""
+    stage = DispatchStage("a", "b", limits=with_limits(hold=0.0), passed_over_max=16)
+    stage.router.reconfigure(routing_policy("cost", {}), None, 0)
+    stage.index.confirm(SPACE, prompt_of(tokens=3200).hashes, WorkerId("a"))
+    stage.occupy("a")
+    waiting = asyncio.create_task(stage.acquisition.acquire(stage.pending(prompt=prompt_of(tokens=3200))))
+    await until_idle()
+    return stage, waiting
+
+
+async def test_a_prompt_that_waits_counts_at_its_own_worker_in_the_ranking_of_others():
+    stage, waiting = await that_waits_for_its_own_worker()
+    assert stage.router.awaited.tokens == {"a": 64}
+    request = stage.pending(prompt=prompt_of(first=9))
+    ranked = stage.acquisition.own_turns._ranking.rank(request)
+    queued = {each.worker.id: each.worker.tokens_queued for each in ranked.candidates}
+    assert queued == {"a": stage.worker("a").load.all_tokens_queued + 64, "b": 0}
+    stage.free("a")
+    assert (await waiting).worker.id == "a"
+    assert stage.router.awaited.tokens == {}
+
+
+async def test_what_waits_counts_nowhere_while_requests_wait_for_every_worker():
+    stage, waiting = await that_waits_for_its_own_worker()
+    elsewhere = prompt_of(tokens=3200, first=9)
+    stage.index.confirm(SPACE, elsewhere.hashes, WorkerId("b"))
+    stage.occupy("b")
+    other = asyncio.create_task(stage.acquisition.acquire(stage.pending(prompt=elsewhere)))
+    await until_idle()
+    assert stage.router.awaited.tokens.keys() == {"a", "b"}
+    ranked = stage.acquisition.own_turns._ranking.rank(stage.pending(prompt=prompt_of(first=17)))
+    assert {each.worker.id: each.worker.tokens_queued for each in ranked.candidates} == {
+        name: stage.worker(name).load.all_tokens_queued for name in ("a", "b")
+    }
+    stage.free("b")
+    assert (await other).worker.id == "b"
+    waiting.cancel()
+    await until_idle()
+
+
+async def test_a_request_that_leaves_no_longer_counts_where_it_waited():
+    stage, waiting = await that_waits_for_its_own_worker()
+    waiting.cancel()
+    await until_idle()
+    assert stage.router.awaited.tokens == {}
+
+
+async def test_requests_that_wait_for_a_full_worker_keep_none_from_a_free_one():
+    stage, waiting = await that_waits_for_its_own_worker()
+    others = [
+        asyncio.create_task(stage.acquisition.acquire(stage.pending(prompt=prompt_of(tokens=3200))))
+        for _ in range(PASSED_OVER_OF_FLOW_MAX + 1)
+    ]
+    await until_idle()
+    last = asyncio.create_task(stage.acquisition.acquire(stage.pending(prompt=prompt_of(first=9))))
+    await until_idle()
+    assert (await last).worker.id == "b"
+    assert not any(each.done() for each in (waiting, *others))
+    for each in (waiting, *others):
+        each.cancel()
+    await until_idle()

@@ -1,0 +1,79 @@
+"""Awaited tokens: the prompts of requests that wait in the gateway, each at the worker that it waits for.
+
+    arrives --ranked--> no room: waits for its own worker, and counts there in the ranking of others
+                                   |    ^
+                                   |    +-- ranked anew, the one that was ranked longest ago (estimate_ages.py)
+                                   +------> its turn, and room at that worker: sent
+
+A ranking that does not see what waits prefers a full worker again and again: all that is ahead of it is a window.
+Requests then wait for it beside idle workers, and at its turn each of them looks at all workers anew, in vain. With
+what waits counted, requests are spread as if they were sent at once. Those whose worker has no room need no look.
+
+A request has a worker of its own if that holds more of its prompt than all others, by what is worth a wait. Others
+take any good worker with room in their turn, so that tenants get their shares. So do all requests where tenants
+contend or several classes come (`DispatchWindow.awaits_one`): a request that goes before others that wait does not
+have their prompts ahead of it.
+
+Once requests wait for every worker (`AwaitedTokens.counted`) nothing counts: no worker would be idle, so a request
+that leaves its prefix only moves what waits from one queue to another, and has the prefix computed anew.
+
+Fleets of agents near saturation, mean TTFT over that without a queue, seven seeds: 1.29, 1.67, 1.05, 0.79, 0.87,
+1.22 and 1.09 before; 0.65, 1.14, 1.01, 1.13, 0.83, 0.79 and 0.80 now. Other agents far past saturation, five seeds:
+1.26, 0.72, 0.63, 1.12 and 0.74 before; 0.93, 0.89, 0.61, 0.76 and 0.75 now. In the queue of all gateways no request
+has a worker of its own.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from policies.admission.dispatch_window import HOLD_MS
+from policies.routing.protocol import Route
+
+Key = TypeVar("Key", bound=Hashable)
+"""What a request is known by."""
+Place = TypeVar("Place", bound=Hashable)
+"""What a worker is known by."""
+
+NOTHING: Mapping[Any, int] = MappingProxyType({})
+
+
+def own_worker_route(ranking: Sequence[Route]) -> Route | None:
+    """Return the route to the worker that holds more of the prompt than all others; None: none is worth a wait."""
+    best = ranking[0]
+    elsewhere = max((route.matched_tokens for route in ranking[1:]), default=best.matched_tokens)
+    saved_ms = best.ms_per_queued_token * (best.matched_tokens - elsewhere)
+    return best if saved_ms > HOLD_MS else None
+
+
+class AwaitedTokens(Generic[Key, Place]):
+    """The uncached prompt tokens of requests that wait, by the worker that each waits for."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[Place, int] = {}
+        """By worker that is waited for."""
+        self._of: dict[Key, tuple[Place, int]] = {}
+
+    def worker_of(self, request: Key) -> Place | None:
+        """Return the worker that a request waits for; None if it waits for no certain one."""
+        found = self._of.get(request)
+        return None if found is None else found[0]
+
+    def counted(self, workers: Iterable[Place]) -> Mapping[Place, int]:
+        """Return what counts in the ranking of these workers: nothing while requests wait for each of them."""
+        return NOTHING if all(worker in self.tokens for worker in workers) else self.tokens
+
+    def wait(self, request: Key, worker: Place, tokens: int) -> None:
+        """Let a request with so many uncached tokens wait for this worker, and no other."""
+        self.leave(request)
+        self._of[request] = worker, tokens
+        self.tokens[worker] = self.tokens.get(worker, 0) + tokens
+
+    def leave(self, request: Key) -> Place | None:
+        """Let a request wait no more; return the worker that it waited for. Twice has no effect."""
+        worker, tokens = self._of.pop(request, (None, 0))
+        if worker is not None:
+            self.tokens[worker] -= tokens
+            if not self.tokens[worker]:
+                del self.tokens[worker]
+        return worker
