@@ -10,8 +10,8 @@ chapter "The RLS Algorithm"), in two numbers and a 2 x 2 matrix per worker. Thre
 
 * A sample weighs 1 / (1 + thousands of tokens) of its error, for long prefills vary in proportion to their length.
 * An error of more than four times the usual error counts as four times (Huber's clipping), so that neither one
-  stalled request nor a stall of six reverses the ranking. A worker that has become ten times slower counts as
-  twice as slow after ten answers, as half of what it is after 35, as four fifths of it after 80.
+  stalled request nor a stall of six reverses the ranking. Of a worker that becomes ten times slower, the learnt
+  time is twice the former one after ten answers, five times after 35, and eight times after 80.
 * The covariance matrix is bounded, so that a day of prompts of equal length, which teach nothing of the slope,
   cannot make it grow without bound.
 
@@ -55,7 +55,7 @@ OWN_WEIGHT_HALF = 16
 """Samples after which a worker's own fit counts as much as the fleet's."""
 
 CONVERGED_SAMPLES = 400
-"""Samples after which the fleet's fit does not matter any more."""
+"""Samples after which the fleet's fit has a weight of at most 4 %, and a worker moves by its own samples alone."""
 
 FIXED_MS = (0.01, 120_000.0)
 MS_PER_TOKEN = (1e-5, 1_000.0)
@@ -122,7 +122,7 @@ class PrefillFit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def converged(self) -> bool:
-        """Whether there are so many samples that the fleet's fit does not matter any more."""
+        """Whether there are so many samples that the fleet's fit hardly matters any more."""
         return self.samples >= CONVERGED_SAMPLES
 
 

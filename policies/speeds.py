@@ -83,7 +83,8 @@ class LearntSpeed:
         if fleet is None:
             return self._speed
         seen = (self.own.version, fleet.version)
-        # A worker whose fit has converged stands by itself: other workers' samples do not move it.
+        # The samples of other workers alone do not move a worker whose fit has converged; with each of its own the
+        # fleet still has a small weight (`shrunk_speed`).
         if seen != self._seen and (seen[0] != self._seen[0] or not self.own.fit.converged):
             self._seen = seen
             self._shrink(fleet)

@@ -7,9 +7,10 @@
     retry_or_raise  no answer came: the next attempt is another worker's, if the request may have one more
     end             the placement is freed, on every ending
 
-How many attempts all requests together may make is bounded (policies/admission/retry_budget.py): once that budget
-is spent, the client gets the last failure. Where hedged_opening.py says so, two attempts run side by side until the
-first byte.
+A request is given up once `attempts_max` workers (requests.attempts_max of the settings) have failed at it,
+SERVER_ERRORS_MAX of them inside, or one has timed out. All requests together share a retry budget
+(policies/admission/retry_budget.py): once it is spent, the client gets the last failure. Where hedged_opening.py
+says so, two attempts run side by side until the first byte.
 """
 
 import asyncio
@@ -248,7 +249,10 @@ class Attempts:
     async def _placement_in_turn(
         self, pending: PendingRequest, keep_alive: KeepAlive | None
     ) -> Placement | None:
-        """Return a placement in the request's turn; also again, after providers alone have failed at it."""
+        """Return a placement in the request's turn, for its first attempt.
+
+        Also for a later one if only providers have failed: the request has had no turn at a worker here.
+        """
         if pending.failed_workers and not self._retries.try_spend(self._clock()):
             return None
         placement = None

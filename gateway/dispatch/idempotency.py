@@ -2,7 +2,7 @@
 
 Refused are a repeat that comes while another is being answered, one with another content, and one too many. Each
 attempt is computed anew, and charged for what was computed: at one price for all, the key would be a discount.
-The quota store decides, with the reservation: gateway/quotas/lua/reserve.lua, or local_store.py without Redis.
+The quota store decides, with the reservation: gateway/quotas/lua/reserve.lua; while Redis is away, local_store.py.
 """
 
 from hashlib import blake2b
@@ -12,7 +12,7 @@ from gateway.domain.tenant import Tenant
 from gateway.quotas.quota_store import IdempotencyKey
 
 
-def repeatable(key: str, tenant: Tenant, request: InferenceRequest, attempts_max: int) -> IdempotencyKey:
+def repeatable(key: str, tenant: Tenant, request: InferenceRequest, repeats_max: int) -> IdempotencyKey:
     """Return the request's identity under the client's key, as hashes."""
     name = blake2b(f"{tenant.id}\0{key}".encode(), digest_size=16)
     content = blake2b(request.surface.encode(), digest_size=16)
@@ -20,4 +20,4 @@ def repeatable(key: str, tenant: Tenant, request: InferenceRequest, attempts_max
         raw = bytes(value)
         content.update(f"\0{field}\0{len(raw)}\0".encode("utf-8", "surrogatepass"))
         content.update(raw)
-    return IdempotencyKey(name=name.hexdigest(), fingerprint=content.hexdigest(), attempts_max=attempts_max)
+    return IdempotencyKey(name=name.hexdigest(), fingerprint=content.hexdigest(), repeats_max=repeats_max)

@@ -187,7 +187,7 @@ class LocalQuotaStore:
                 raise RepeatedReservationRefused("different")
             if known.ends > now:
                 raise RepeatedReservationRefused("running")
-            if known.attempt >= once.attempts_max:
+            if known.attempt >= once.repeats_max:
                 raise RepeatedReservationRefused("used up")
             attempt = known.attempt + 1
         ends = now + LEASE_SECONDS

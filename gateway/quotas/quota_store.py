@@ -102,7 +102,7 @@ class IdempotencyKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A hash of the key and its tenant."""
     fingerprint: str
     """A hash of the request; a request with another one is refused under the same name."""
-    attempts_max: int = 3
+    repeats_max: int = 3
     """How often the request may be made under this name."""
 
 

@@ -137,7 +137,7 @@ class RedisQuotaStore:
             reservation.id,
             LEASE_MS,
             self._latest_ms() if urgent else 0,
-            *(("", 0, 0) if once is None else (once.fingerprint, once.attempts_max, IDEMPOTENCY_MS)),
+            *(("", 0, 0) if once is None else (once.fingerprint, once.repeats_max, IDEMPOTENCY_MS)),
             packed_cost(reservation.cost),
             layout.restored_key if restorable else 0,
             layout.packed,

@@ -1,8 +1,8 @@
 """The web application of the operators' listener: health, metrics, the console, browser login, the admin API.
 
 /health/* needs no authorization and accepts any host name, since probes call by address. /metrics may have a token
-of its own. Everything else needs authorization. Where the settings name no token and no identity provider, every
-caller on this machine is authorized, but the Host header must name loopback. The views of the console are in
+of its own. Everything else needs authorization. On a loopback host without admin.token and without a browser login,
+every caller on this machine is a viewer, but the Host header must name loopback. The views of the console are in
 operator_views.py; live_views.py streams them. The admin API itself is in gateway/adminapi.
 """
 

@@ -52,37 +52,29 @@ Cached tokens that the index is not sure of (lost events, hybrid models) are lef
 to be computed.
 
 Measured by `make bench-routing`; docs/pages/measures/policy-experiments.md has every experiment with its workload.
-Mean TTFT in ms, unless it says otherwise:
+The largest effects, as mean TTFT in ms:
 
-    taken   Q without tokens computed by now: 3 % less; by the share of the time that the queue takes: tiny prompts
-            on twelve workers 34.6 -> 31.9, other traffic 1 % less
-            `room` for a full KV, not a whole backlog: agents 50 % less
-            copies by demand: one prompt of 32k for all 278 -> 59, a stampede of 64 requests 324 -> 271
-            copies paid for by waits: one shared prompt 65 -> 59, agents with little KV 163 -> 151
+    taken   copies by demand: one prompt of 32k for all 278 -> 59.  copies paid for by waits: agents 163 -> 151
             `light`: one of four workers at half the speed 719 -> 197, a worker that joins 377 -> 173
-            `light` not for workers of other cells: ten cells over one, of a public trace 1.34 x -> 1.00 x
-            a random choice among equal costs alone: TPOT near saturation 10 % less
-            a bound on each worker's part in the price: Claude Code 187 -> 176.  harm to running streams, not to all
-            open ones: conversations past saturation 28.4 s -> 21.5 s
+            `room` for a full KV, not a whole backlog: agents 50 % less
+            a bound on each worker's part in the price: Claude Code 187 -> 176
+            harm to running streams, not to all open ones: conversations past saturation 28.4 s -> 21.5 s
     lost    the price on copies, too: +7 to +14 %.  a price on the memory of copies, little KV: +15 %
-            share c / (c + h + 1) after any excess: Claude Code +7 %.  `decode_weight` 0.1: worse with little KV
-            the least or median backlog as the price: +30 %.  slow start of the price, too: +10 %
-            the whole difference in cost as the regret: agents +4 to +8 %; no fading of it: +12 %
-            waits under backlog as regret: past saturation +13 %.  no copies where requests lack: 318, not 197
-            a lower price (`backlog_ms` 300), stampedes -5 %: agents near saturation +5 %, with little KV +12 %
-            the squared mean of the backlogs' roots as the price, stampedes -3 %: agents with little KV +49 %
-            `decode` by the worker's speed, unequal workers: +2.5 %.  price on a copy's unpaid share: stampedes +2 %
-            few streams but a long backlog is not `light`: -1.5 % where it was chosen, on other traffic level
-    level   half or twice the `harm`; `backlog_ms` of 50 or 200
-    behind  stampedes past saturation 297 (`session` 279): the price keeps a third copy away while a burst lasts
-            batches with new prefixes, conversations on idle workers of unequal speed: see policy-experiments.md
+            the least or median backlog as the price: +30 %.  a lower price: agents with little KV +12 %
+            the whole difference in cost as the regret: agents +4 to +8 %
+            `decode` by the worker's speed, unequal workers: +2.5 %
+    behind  stampedes past saturation 297 (`session` 279); batches with new prefixes 1.3 times `session`
 
-Other rules for shared prefixes, on one prompt of 32k for all, stampedes and Claude Code sessions (rows of the
-check in `make bench-routing`): this one 113, 233 and 156, Preble (ICLR'25) 4919, 279 and 169, llm-d's scorers
-1108, 262 and 195. Preble copies, and SkyWalker (EuroSys'26) sends on, once a holder is overloaded; here the
-copy is made by demand, before that. Not taken, nor simulated: two places for each prefix by hashing, whatever
-its demand (DualMap), and a learnt model of TTFT (llm-d's predictor), since the terms are learnt here too, and
-their sum can be explained.
+Other rules for shared prefixes, on one prompt of 32k for all, stampedes and Claude Code sessions (rows of the check
+in `make bench-routing`): this one 113, 233 and 156, Preble 4919, 279 and 169, llm-d's scorers 1108, 262 and 195.
+What this policy has of them, and what it has not:
+
+    Preble (ICLR'25)       copies of a prefix, but by demand, not once a holder is overloaded, which is too late
+    SkyWalker (EuroSys'26) a request may leave its best worker, but by cost, not by the number that is pending there
+    DualMap (ICLR'26)      no two places for each prefix by hashing: those are two, whatever the demand
+    llm-d's learnt TTFT    speeds learnt from running traffic, but in a sum of terms that can be explained
+
+SkyWalker, DualMap and the learnt model of llm-d were not simulated.
 """
 
 from collections.abc import Sequence

@@ -353,9 +353,9 @@ async def test_an_alert_comes_once_a_window_however_often_its_share_is_passed(st
     assert events.alerts == {("tenant:t", "total_tokens/calendar month"): 1}
 
 
-def once(reservation, fingerprint="f", attempts_max=3):
+def once(reservation, fingerprint="f", repeats_max=3):
     key = IdempotencyKey(
-        name=f"key of {reservation.organisation}", fingerprint=fingerprint, attempts_max=attempts_max
+        name=f"key of {reservation.organisation}", fingerprint=fingerprint, repeats_max=repeats_max
     )
     return msgspec.structs.replace(reservation, idempotency_key=key)
 
@@ -384,10 +384,10 @@ async def test_a_repeat_while_the_first_is_running_is_refused(store, ask):
 async def test_a_key_is_for_one_request_and_so_many_attempts(store, ask):
     scope = Scope(name="t", limits=(TOKENS,))
     for _ in range(2):
-        lease = await store.reserve(once(ask(scope, prompt=100), attempts_max=2))
+        lease = await store.reserve(once(ask(scope, prompt=100), repeats_max=2))
         await store.settle(lease, Cost(prompt_tokens=100))
     with pytest.raises(RepeatedReservationRefused, match="used up"):
-        await store.reserve(once(ask(scope, prompt=100), attempts_max=2))
+        await store.reserve(once(ask(scope, prompt=100), repeats_max=2))
     with pytest.raises(RepeatedReservationRefused, match="different"):
         await store.reserve(once(ask(scope, prompt=100), fingerprint="g"))
     assert await left(store, ask, scope) == [800]
@@ -396,8 +396,8 @@ async def test_a_key_is_for_one_request_and_so_many_attempts(store, ask):
 async def test_an_attempt_that_was_given_back_is_as_if_it_had_not_been(store, ask):
     scope = Scope(name="t", limits=(TOKENS,))
     for _ in range(4):
-        await store.release(await store.reserve(once(ask(scope, prompt=100), attempts_max=1)))
-    lease = await store.reserve(once(ask(scope, prompt=100), attempts_max=1))
+        await store.release(await store.reserve(once(ask(scope, prompt=100), repeats_max=1)))
+    lease = await store.reserve(once(ask(scope, prompt=100), repeats_max=1))
     await store.settle(lease, Cost(prompt_tokens=60))
     assert await left(store, ask, scope) == [940]
 

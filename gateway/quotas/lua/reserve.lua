@@ -16,7 +16,7 @@ verbs.reserve = function(keys, args)
   local now = now_us()
   local now_ms = math.floor(now / 1000)
   local id, lease_ms, latest_ms, fingerprint = args[1], tonumber(args[2]), tonumber(args[3]), args[4]
-  local attempts_max, known_ms = tonumber(args[5]), fingerprint ~= '' and tonumber(args[6]) or lease_ms
+  local repeats_max, known_ms = tonumber(args[5]), fingerprint ~= '' and tonumber(args[6]) or lease_ms
   local cost, restore_key, layout = cost_of(args[7]), keys[tonumber(args[8])], layout_of(args[9])
 
   -- Look at the lease: this call may be repeated, or another attempt under the client's key may have one.
@@ -33,7 +33,7 @@ verbs.reserve = function(keys, args)
       return {-3, now_ms}
     elseif lease.ends > now_ms then
       return {-2, now_ms}
-    elseif lease.attempt >= attempts_max then
+    elseif lease.attempt >= repeats_max then
       return {-4, now_ms}
     end
     attempt = lease.attempt + 1
