@@ -168,7 +168,9 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                 attempts.reports.completed(pending)
                 return
             except WorkerUnreachable as err:
-                attempts.retry_or_raise(pending, err)  # Nothing has been sent, so the next worker may try.
+                attempts.retry_or_raise(
+                    pending, err
+                )  # Nothing of an answer has been sent, so the next worker may try.
             except Preempted:
                 continue  # The request waits for another turn.
             except StreamInterrupted:

@@ -295,7 +295,7 @@ class WorkerEventFeeds:
             self.synced_tenure = None
         elif isinstance(change, PathHeld):
             index.hold(change.namespace, change.hashes, self.worker, tier=change.tier)
-        else:
+        else:  # The worker has evicted the blocks of a path behind these.
             index.shorten(change.namespace, change.hashes, self.worker, change.blocks, change.tier)
 
     def _notify_ranks(self, feed: RankEventFeed, change: CacheChange) -> None:

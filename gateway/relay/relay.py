@@ -131,7 +131,10 @@ async def _relay_frames(
     frames: FrameFilter,
     on_begun: Callable[[], None],
 ) -> None:
-    """Send the frames of a stream as they pass the filter, and note its usage. Raises as `relay` does."""
+    """Send the frames of a stream as they pass the filter, and note its usage. Raises as `relay` does.
+
+    The first and the last pieces are sent here, and most of those between by `ArrivingFrames.send`.
+    """
     begun, traced, arriving, last = False, progress.trace is not None, None, b""
     try:
         async for chunk in answer.chunks():

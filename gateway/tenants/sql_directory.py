@@ -130,7 +130,7 @@ class SqlDirectory:
     def by_key(self, presented: str | None) -> Tenant:
         """Return the tenant of a presented key. Raises UnknownKey, DirectoryUnavailable."""
         try:
-            entry = self._register.entry(presented)
+            entry = self._register.valid_entry(presented)
         except UnknownKey:
             if self._may_know_more():
                 raise DirectoryUnavailable from None

@@ -128,10 +128,10 @@ class TenantRegister:
 
     def by_key(self, presented: str | None) -> Tenant:
         """Return the tenant of a presented key. Raises UnknownKey."""
-        return self.tenant_of(self.entry(presented))
+        return self.tenant_of(self.valid_entry(presented))
 
-    def entry(self, presented: str | None) -> KeyEntry:
-        """Return the entry of a key that is valid now. Raises UnknownKey."""
+    def valid_entry(self, presented: str | None) -> KeyEntry:
+        """Return the entry of a presented key if its digest is equal and it has not expired. Raises UnknownKey."""
         text = presented or ""
         digest = self._digests.of(text)
         entry = self._entries.get(claimed_id(text)) or self._by_digest.get(digest) or UNKNOWN_KEY

@@ -18,7 +18,7 @@ Sources: Goyal, Vin, Cheng: Start-time fair queuing (SIGCOMM 1996); Jin, Chase, 
 sharing for a storage service utility (SIGMETRICS 2004), SFQ(D).
 
 gateway/queueing/shared/lua/tenants.lua repeats this arithmetic in Redis; a property test holds both to the same
-turns.
+turns. Equal start tags are decided by the tickets' level and number here, and by their number alone there.
 """
 
 from collections.abc import Sequence

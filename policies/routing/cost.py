@@ -8,7 +8,7 @@ where credit = matched - (1 - host_credit) host - (1 - disk_credit) disk: what i
     own    = b + s N                        its own prefill
     copy   = - copy_share s sum(part * share)   what later requests save by the copy of a shared prefix
     price  = mean over workers of min(s Q0, BACKLOG_MAX_MS) / backlog_ms min(1, R / light)
-    room   = E d (K + N + E - KV) / K       until streams that end have made room for it, if it does not fit
+    room   = E d (K + P + E - KV) / K       until streams that end have made room for it, if it does not fit
     decode = decode_weight E D K / KV       slower steps while its answer is generated, as KV fills up
     start  = slow_start (wait + own + copy) (1 - age / slow_start_seconds)   if the worker is younger than that
     cost   = (wait + own + copy + (price + harm r) (own - s sum(part)) + decode + room + start)
@@ -17,6 +17,7 @@ where credit = matched - (1 - host_credit) host - (1 - disk_credit) disk: what i
     s  ms per uncached token      Q  uncached tokens sent there and not computed yet       C  chunk budget, tokens
     b  ms per request             R  open streams there                                    d  ms per decode step
     K  tokens of open streams     E  output tokens expected                                KV  tokens that fit
+    P  tokens that its prompt adds to the KV there (off the GPU they have to be loaded)
     D  DECODE_SLOWDOWN_MS         a block of KV that several streams use counts once in K  Q0  as Q, computed or not
     r = min(R min(1, KV / K), RUNNING_MAX)             those of the open streams that run; the others wait
 

@@ -1,6 +1,6 @@
 """The scheduler plans each step by one rule, as in vLLM V1: add pending tokens until the token budget is spent.
 
-                submit                 admit: blocks for all known tokens
+                submit                  admit: room for all known tokens
     refused <---------- waiting ----------------------------------> running ----> finished
                          |   ^                                          |    stop, length, abort
                deadline  |   +------------------------------------------+

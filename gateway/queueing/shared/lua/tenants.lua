@@ -1,4 +1,5 @@
 -- The tenants that wait in a queue, in fair order: their tickets, start tags and finish tags, and the virtual time.
+-- The request that goes next is chosen by first_waiting of turns.lua.
 --
 -- One gateway alone does this in policies/queueing/sfq.py: enqueue, give_turn and correct here are arrive, next and
 -- correct of Sfq there. Only here the tickets of a tenant are in the order of their numbers, and turns have bounds
