@@ -103,7 +103,7 @@ async def test_cold_prompts_at_one_moment_spread_through_two_gateways_as_through
         for release in releases:
             release.set()
         assert set(await asyncio.gather(*calls)) == {200}
-        # On a busy machine time passes between them, in which a worker is thought to have computed some of its prompts.
+        # On a busy machine time passes between them, in which a worker may compute some of its prompts.
         assert all(3 <= len(worker.seen) <= 5 for worker in workers)
 
 
