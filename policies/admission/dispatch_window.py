@@ -42,7 +42,7 @@ docs/pages/measures/policy-experiments.md has every experiment with its workload
             a tenant that crowds, or has most of the recent work, leaves slots: p99 of chats beside a flood of long
             answers 6,550 -> 90
             workers that others leave are filled beside tenants that crowd: p99 of chats beside a flood 1.8 -> 1.2 x
-            that alone, beside two tenants with 48k 4.4 -> 1.04 x
+            that alone, beside two tenants with 48k 4.4 -> 1.0 to 1.4 x
             workers that urgent classes leave are filled (filled_workers.py): work beside batch prompts 0.87 -> 0.96
             of that without classes, beside long ones 0.85 -> 0.93; at most 0.6 % late, of chats beside 32k 3.5 %
     lost    CONTENDED_SHARE 0.3: +10 %.  long prompts on all workers: up to 3 times the TTFT
