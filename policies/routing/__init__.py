@@ -1,8 +1,8 @@
 """Routing policies: each ranks the workers that may serve one request, best first.
 
 Read protocol.py first (what a policy is given and returns), then estimate.py (terms that several policies
-share) and cost.py (the default policy, which computes all of its estimates in `CostPolicy._estimates`). Its options
-are in cost_options.py, its routes in cost_route.py; compute_price.py says what a prefill costs other requests,
+share) and cost.py (the default policy: its formula, and one method for each group of terms). Its options are in
+cost_options.py, its routes in cost_route.py; compute_price.py says what a prefill costs other requests,
 wanted_copies.py and copy_regrets.py when it makes one more copy of a prefix.
 
 Other policies: chwbl, least_work, lmetric, p2c, round_robin, session. For all of them: disaggregation ranks pairs

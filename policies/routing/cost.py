@@ -1,81 +1,66 @@
 """Policy `cost`, the default: the worker on which the request costs the fleet least, in estimated milliseconds.
 
-Of a prompt, N = max(1, prompt - credit) tokens are left to compute on a worker that holds `matched` of its tokens,
-where credit = matched - (1 - host_credit) host - (1 - disk_credit) disk: what is held off the GPU has to be loaded.
+What the estimate knows of the request, of a worker, and of the other requests there:
 
-    wait   = s Q + d ceil((Q + N) / C)      prefill ahead of it; steps shared with R running streams (if any)
-           + AWAY_RISK own                  on a worker that is at home in another cell
-    own    = b + s N                        its own prefill
-    copy   = - copy_share s sum(part * share)   what later requests save by the copy of a shared prefix
-    price  = mean over workers of min(s Q0, BACKLOG_MAX_MS) / backlog_ms min(1, R / light)
-    room   = E d (K + P + E - KV) / K       until streams that end have made room for it, if it does not fit
-    decode = decode_weight E D K / KV       slower steps while its answer is generated, as KV fills up
-    start  = slow_start (wait + own + copy) (1 - age / slow_start_seconds)   if the worker is younger than that
-    cost   = (wait + own + copy + (price + harm r) (own - s sum(part)) + decode + room + start)
-             (1 - stay at the session's worker)
+    matched  prompt tokens that the worker has cached; of these `host` and `disk` lie off the GPU, to be loaded
+    N        = max(1, prompt - matched + (1 - host_credit) host + (1 - disk_credit) disk)   tokens to compute
+    P        = max(1, prompt - matched + host + disk)       tokens that the prompt adds to the KV on the GPU
+    E        output tokens expected
+    s, b, d  ms per uncached token, per request, per decode step: the worker's speed
+    C        chunk budget: prompt tokens in one step
+    Q0, Q    uncached tokens sent there and not finished; of these, those that are not computed yet
+    R, r     open streams there; of these, those that run: r = min(R min(1, KV / K), RUNNING_MAX), the others wait
+    K, KV    tokens of open streams (a block that several use counts once); tokens that fit
 
-    s  ms per uncached token      Q  uncached tokens sent there and not computed yet       C  chunk budget, tokens
-    b  ms per request             R  open streams there                                    d  ms per decode step
-    K  tokens of open streams     E  output tokens expected                                KV  tokens that fit
-    P  tokens that its prompt adds to the KV there (off the GPU they have to be loaded)
-    D  DECODE_SLOWDOWN_MS         a block of KV that several streams use counts once in K  Q0  as Q, computed or not
-    r = min(R min(1, KV / K), RUNNING_MAX)             those of the open streams that run; the others wait
+The cost is a sum of milliseconds: what the request itself has to expect there (`_prefills` and `_decodings`), what
+it costs or saves other requests (`_charges`), and a surcharge on workers that are new (`_routes`):
 
-`own * harm * r` is the delay that this prefill imposes on running streams. `own * price` is the shadow price of
-compute: nothing on an idle fleet, where replicating a prefix is free and fastest; large under backlog, where
-computing a prefix twice takes time from every request, so that equal prefixes gather.
+    cost   = (wait + own + decode + room + price + harm + copy + start) (1 - stay at the session's worker)
 
-A part of the prompt that many requests share is copied where that pays (wanted_copies.py): it then pays neither
-price nor harm, since the fleet needs that copy, and `share` of its own time is charged to those who will use it.
+    wait   = s Q + d ceil((Q + N) / C)            prefill ahead of it, and steps shared with running streams, if any
+             + AWAY_RISK own                      on a worker that is at home in another cell
+    own    = b + s N                              its own prefill
+    decode = decode_weight E D min(1, K / KV)     its answer's steps are slower the fuller KV is; D is
+                                                  DECODE_SLOWDOWN_MS
+    room   = E d (K + P + E - KV) / K             until streams that end have made room for it, if it does not fit
 
-A part that fewer requests share is copied once the time that they waited for want of a copy adds up to the cost of
-one (copy_regrets.py): these waits pay for the part, price and harm included.
+    price  = price of compute (own - copied)      what its prefill takes from other requests (compute_price.py)
+    harm   = harm r (own - copied)                how long its prefill delays the running streams
+    copy   = - copy_share * sum(share * part)     what later requests save by its copies of shared prefixes
+    start  = slow_start (wait + own + copy) (1 - age / slow_start_seconds)     on a worker younger than that
+
+`part` is the time to compute one part of the prompt that other requests share, as far as the worker lacks it;
+`copied` is the time of the parts with a `share` above 0. `decode` and `room` are 0 where KV is empty or its size
+unknown.
+
+Cached tokens count by the time they save, never by "has a match". Tokens that the index is not sure of (lost
+events, hybrid models) are left out of `matched`. A prefix on its way to a worker counts there as if it were cached,
+so that a stampede follows its first request as long as the queue there costs less than computing the prefix again.
+
+The price is that of compute. On an idle fleet it is zero: there, a second copy of a prefix is free and the fastest
+way. Under backlog, computing a prefix twice takes time from every request; so requests with one prefix gather.
+
+There are two ways for a shared part to be copied to a worker that lacks it, against the price:
+
+    by demand (wanted_copies.py)   many requests share it: it pays neither price nor harm, since the fleet needs the
+                                   copy, and `share` of its time is charged to the requests that will use it
+    by waits (copy_regrets.py)     fewer share it: once they have waited, for want of a copy, as long as a copy
+                                   costs, this pays for the part, with price and harm
 
 A worker with fewer streams than `light` (compute_price.py) is lightly used: it has joined lately, or is slow, and
-holds little that is asked for, while the others work for its part too. Its price of compute is lower, and zero if
-it has no stream. It also gets copies for the requests that it lacks (c requests, h holders: see wanted_copies.py):
+holds little that is asked for, while the others work for its part too. Its price is lower, zero without a stream.
+It also gets copies for the streams that it lacks, of parts that h workers hold and c - 1 other requests have:
 
-    share  = max(share, lack / (lack + h + 1))       lack = min(c - 1, light - R), if that is above 0
+    share  = max(share, lack / (lack + h + 1))    lack = min(c - 1, light - R), if that is above 0
 
 A worker that is at home in another cell never counts as lightly used: that cell sends it what it lacks. All cells
 would choose it at once, for longer prompts the more, and hear of each other late.
 
-A cache hit is priced by the tokens it saves, never by "has a match". Formula and constants: the social-cost reading
-of LMETRIC (OSDI'26) joined with Mooncake's TTFT estimate (FAST'25).
+A session stays where its prefix is cached, and `stay` makes that worker a little cheaper, so that noise in the
+estimates moves no session. Slow start gives a worker that has just joined or come back its load bit by bit.
 
-A session stays where it is because its prefix is cached there, and `stay` makes that worker a little cheaper, so
-that noise in the estimates moves no session. A prefix on its way to a worker counts there as if it were cached, so
-that a stampede follows its first request as long as the queue there costs less than computing the prefix again.
-
-Slow start: a worker that has just joined or come back counts as slower, and gets its load bit by bit.
-
-Cached tokens that the index is not sure of (lost events, hybrid models) are left out of `matched`, so that more has
-to be computed.
-
-Measured by `make bench-routing`; docs/pages/measures/policy-experiments.md has every experiment with its workload.
-The largest effects, as mean TTFT in ms:
-
-    taken   copies by demand: one prompt of 32k for all 278 -> 59.  copies paid for by waits: agents 163 -> 151
-            `light`: one of four workers at half the speed 719 -> 197, a worker that joins 377 -> 173
-            `room` for a full KV, not a whole backlog: agents 50 % less
-            a bound on each worker's part in the price: Claude Code 187 -> 176
-            harm to running streams, not to all open ones: conversations past saturation 28.4 s -> 21.5 s
-    lost    the price on copies, too: +7 to +14 %.  a price on the memory of copies, little KV: +15 %
-            the least or median backlog as the price: +30 %.  a lower price: agents with little KV +12 %
-            the whole difference in cost as the regret: agents +4 to +8 %
-            `decode` by the worker's speed, unequal workers: +2.5 %
-    behind  stampedes past saturation 297 (`session` 279); batches with new prefixes 1.3 times `session`
-
-Other rules for shared prefixes, on one prompt of 32k for all, stampedes and Claude Code sessions (rows of the check
-in `make bench-routing`): this one 113, 233 and 156, Preble 4919, 279 and 169, llm-d's scorers 1108, 262 and 195.
-What this policy has of them, and what it has not:
-
-    Preble (ICLR'25)       copies of a prefix, but by demand, not once a holder is overloaded, which is too late
-    SkyWalker (EuroSys'26) a request may leave its best worker, but by cost, not by the number that is pending there
-    DualMap (ICLR'26)      no two places for each prefix by hashing: those are two, whatever the demand
-    llm-d's learnt TTFT    speeds learnt from running traffic, but in a sum of terms that can be explained
-
-SkyWalker, DualMap and the learnt model of llm-d were not simulated.
+Sources: the social cost of LMETRIC (OSDI'26), joined with Mooncake's estimate of TTFT (FAST'25). What else was
+tried is in docs/pages/measures/policy-experiments.md; `make bench-routing` compares the rules of others.
 """
 
 from collections.abc import Sequence
@@ -96,17 +81,30 @@ from policies.routing.stable_random import two_distinct
 from policies.routing.wanted_copies import WantedCopy, copy_terms, wanted_copies
 
 
-class Estimate(msgspec.Struct, frozen=True, gc=False):
-    """What a request has to expect of one worker, whatever others need: the first terms of the formula."""
+class Prefill(msgspec.Struct, frozen=True, gc=False):
+    """What is to be computed of a prompt on one worker, and when."""
 
     matched_tokens: int
     off_gpu_tokens: int
     wait_ms: float
     own_ms: float
+
+
+class Decoding(msgspec.Struct, frozen=True, gc=False):
+    """The effects of a worker's running streams and KV memory on a request's answer."""
+
     decode_ms: float
     room_ms: float
     running: float
     """Of the open streams there, those that run."""
+
+
+class Charges(msgspec.Struct, frozen=True, gc=False):
+    """What a request on one worker costs other requests, and what it saves them."""
+
+    price_ms: float
+    harm_ms: float
+    copy_ms: float
 
 
 MATCHED_TOKENS = attrgetter("matched_tokens")
@@ -131,8 +129,10 @@ class CostPolicy:
         fleet = query.fleet if query.fleet is not None else fleet_totals(candidates)
         price = compute_price(fleet, query.requests_waiting, options)
         wanted = wanted_copies(query, fleet) if query.shared and options.copy_share else ()
-        estimates = self._estimates(query, candidates)
-        routes = self._routes(query, candidates, estimates, price, wanted)
+        prefills = self._prefills(query, candidates)
+        decodings = self._decodings(query, candidates, prefills)
+        charges = self._charges(candidates, prefills, decodings, price, wanted)
+        routes = self._routes(query, candidates, prefills, decodings, charges)
         ranking = self._best_first(query, candidates, routes)
         if wanted:
             best = ranking[0]
@@ -140,20 +140,19 @@ class CostPolicy:
             return (replace(best, regrets=regrets), *ranking[1:]) if regrets else ranking
         return ranking
 
-    # The next three look at all candidates in one call each, for they run for every request.
+    # The next five run for every request, so each looks at all candidates in one call.
 
-    def _estimates(self, query: RouteQuery, candidates: Sequence[Candidate]) -> list[Estimate]:
-        """Return wait, own, decode and room on each worker.
+    def _prefills(self, query: RouteQuery, candidates: Sequence[Candidate]) -> list[Prefill]:
+        """Return `wait` and `own` on each worker.
 
-        The terms that other policies share are those of estimate.py, written out; test_cost.py holds them equal.
+        These are wait_ms and own_ms of estimate.py, written out; test_cost.py holds them equal.
         """
-        options, prompt_tokens, output_tokens = self.options, query.prompt_tokens, query.output_tokens
-        host_loss, disk_loss = 1 - options.host_credit, 1 - options.disk_credit
-        decode_full_ms = options.decode_weight * output_tokens * DECODE_SLOWDOWN_MS
-        estimates: list[Estimate] = []
+        prompt_tokens = query.prompt_tokens
+        host_loss, disk_loss = 1 - self.options.host_credit, 1 - self.options.disk_credit
+        prefills: list[Prefill] = []
         for candidate in candidates:
             worker = candidate.worker
-            speed, kv_tokens, kv_tokens_max = worker.speed, worker.kv_tokens, worker.kv_tokens_max
+            speed = worker.speed
             matched, off_gpu = candidate.matched_tokens, candidate.host_tokens + candidate.disk_tokens
             if matched > prompt_tokens:
                 matched = prompt_tokens
@@ -169,6 +168,19 @@ class CostPolicy:
             own = speed.fixed_ms + speed.ms_per_token * uncached
             if worker.away_tokens:
                 wait += AWAY_RISK * own
+            prefills.append(Prefill(matched, off_gpu, wait, own))
+        return prefills
+
+    def _decodings(
+        self, query: RouteQuery, candidates: Sequence[Candidate], prefills: Sequence[Prefill]
+    ) -> list[Decoding]:
+        """Return `decode`, `room` and the running streams of each worker; `room` is kv_wait_ms of estimate.py."""
+        prompt_tokens, output_tokens = query.prompt_tokens, query.output_tokens
+        decode_full_ms = self.options.decode_weight * output_tokens * DECODE_SLOWDOWN_MS
+        decodings: list[Decoding] = []
+        for candidate, prefill in zip(candidates, prefills, strict=True):
+            worker = candidate.worker
+            kv_tokens, kv_tokens_max = worker.kv_tokens, worker.kv_tokens_max
             decode = room = 0.0
             running: float = worker.streams
             if kv_tokens_max and kv_tokens:
@@ -177,62 +189,80 @@ class CostPolicy:
                     running /= full
                     full = 1.0
                 decode = decode_full_ms * full
-                tokens_new = prompt_tokens - matched + off_gpu
+                tokens_new = prompt_tokens - prefill.matched_tokens + prefill.off_gpu_tokens
                 lacking = kv_tokens + (tokens_new if tokens_new > 1 else 1) + output_tokens - kv_tokens_max
                 if lacking > 0:
-                    room = output_tokens * speed.step_ms * lacking / kv_tokens
+                    room = output_tokens * worker.speed.step_ms * lacking / kv_tokens
             if running > RUNNING_MAX:
                 running = RUNNING_MAX
-            estimates.append(Estimate(matched, off_gpu, wait, own, decode, room, running))
-        return estimates
+            decodings.append(Decoding(decode, room, running))
+        return decodings
 
-    def _routes(
+    def _charges(
         self,
-        query: RouteQuery,
         candidates: Sequence[Candidate],
-        estimates: Sequence[Estimate],
+        prefills: Sequence[Prefill],
+        decodings: Sequence[Decoding],
         price: ComputePrice,
         wanted: Sequence[WantedCopy],
-    ) -> list[CostRoute]:
-        """Return the route to each worker: what is expected there, and what the request costs others."""
-        options, routes, home = self.options, [], 0
-        if query.session is not None and options.stay:
-            # A session's home is the worker that holds its longest prefix.
-            home = max(map(MATCHED_TOKENS, estimates))
-        for candidate, expected in zip(candidates, estimates, strict=True):
-            worker, wait, own = candidate.worker, expected.wait_ms, expected.own_ms
+    ) -> list[Charges]:
+        """Return `price`, `harm` and `copy` on each worker."""
+        options = self.options
+        charges: list[Charges] = []
+        for candidate, prefill, decoding in zip(candidates, prefills, decodings, strict=True):
+            worker = candidate.worker
             streams, ms_per_token = worker.streams, worker.speed.ms_per_token
-            compute = price.of_fleet
+            compute, harm = price.of_fleet, options.harm * decoding.running
             lacking_streams = 0.0 if worker.away_tokens else price.light_share / ms_per_token - streams
             if lacking_streams > 0:
                 compute *= streams / (streams + lacking_streams)  # ComputePrice.on
-            harm = options.harm * expected.running
-            copy = needed = 0.0
+            copy = copied = 0.0
             if wanted:
-                copy, needed = copy_terms(
+                copy, copied = copy_terms(
                     wanted,
-                    matched=expected.matched_tokens,
+                    matched=prefill.matched_tokens,
                     ms_per_token=ms_per_token,
                     lacking_streams=lacking_streams,
                     copy_share=options.copy_share,
                     surcharge=compute + harm,
                 )
+            charged = prefill.own_ms - copied
+            charges.append(Charges(charged * compute, charged * harm, copy))
+        return charges
+
+    def _routes(
+        self,
+        query: RouteQuery,
+        candidates: Sequence[Candidate],
+        prefills: Sequence[Prefill],
+        decodings: Sequence[Decoding],
+        charges: Sequence[Charges],
+    ) -> list[CostRoute]:
+        """Return the route to each worker, with the sum of all terms."""
+        options, routes, home = self.options, [], 0
+        if query.session is not None and options.stay:
+            # A session's worker is the one that holds its longest prefix.
+            home = max(map(MATCHED_TOKENS, prefills))
+        for candidate, prefill, decoding, charge in zip(
+            candidates, prefills, decodings, charges, strict=True
+        ):
+            worker, wait, own = candidate.worker, prefill.wait_ms, prefill.own_ms
+            price, harm, copy = charge.price_ms, charge.harm_ms, charge.copy_ms
             age, start = worker.age_seconds, 0.0
             if age is not None and age < options.slow_start_seconds:
                 start = (wait + own + copy) * options.slow_start * (1 - age / options.slow_start_seconds)
-            stay = 1 - options.stay if home and expected.matched_tokens == home else 1.0
-            decode, room = expected.decode_ms, expected.room_ms
-            priced, harmed = (own - needed) * compute, (own - needed) * harm
+            stay = 1 - options.stay if home and prefill.matched_tokens == home else 1.0
+            decode, room = decoding.decode_ms, decoding.room_ms
             routes.append(
                 CostRoute(
                     worker=worker.id,
-                    cost_ms=(wait + own + priced + harmed + decode + room + copy + start) * stay,
-                    matched_tokens=expected.matched_tokens,
-                    ms_per_queued_token=ms_per_token,
+                    cost_ms=(wait + own + price + harm + decode + room + copy + start) * stay,
+                    matched_tokens=prefill.matched_tokens,
+                    ms_per_queued_token=worker.speed.ms_per_token,
                     computed_tokens=worker.tokens_computed,
-                    cost_terms=(wait, own, priced, harmed, decode, room, copy, start, stay),
+                    cost_terms=(wait, own, price, harm, decode, room, copy, start, stay),
                     prompt_tokens=query.prompt_tokens,
-                    off_gpu_tokens=expected.off_gpu_tokens,
+                    off_gpu_tokens=prefill.off_gpu_tokens,
                     doubted_tokens=candidate.doubted_tokens,
                 )
             )

@@ -1,4 +1,4 @@
-"""The options of the policy `cost`, and the constants of its formula that are none (cost.py)."""
+"""The options of the policy `cost`, and the constants of its formula (cost.py) that are no options."""
 
 from typing import Annotated
 

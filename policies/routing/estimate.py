@@ -1,6 +1,6 @@
 """Estimates that several policies start from: pure functions of one query and one candidate, in milliseconds.
 
-The default policy writes the same terms out in `_estimates` of cost.py, to make no calls for each candidate.
+The default policy writes the same terms out in `_prefills` of cost.py, to make no calls for each candidate.
 
 wait   = s Q + d ceil((Q + N) / C)      prefill ahead of it; steps shared with R running streams (if any)
        + AWAY_RISK own                  on a worker that is at home in another cell
