@@ -36,7 +36,7 @@ from gateway.queueing.shared.turn_stream import TurnReader
 from gateway.settings.sources import LoadedSettings
 from gateway.settings.tree import Settings
 from gateway.telemetry.access_log import AccessLog
-from gateway.telemetry.gauge_collector import StateCollector
+from gateway.telemetry.metric_families import StateCollector
 from gateway.telemetry.overview import Overview
 from gateway.tenants.auth_throttle import AuthThrottle
 from gateway.tenants.authentication import Authentication
