@@ -36,7 +36,7 @@ from gateway.queueing.shared.turn_stream import TurnReader
 from gateway.settings.sources import LoadedSettings
 from gateway.settings.tree import Settings
 from gateway.telemetry.access_log import AccessLog
-from gateway.telemetry.gauge_collector import StateCollector
+from gateway.telemetry.metric_families import StateCollector
 from gateway.telemetry.overview import Overview
 from gateway.tenants.auth_throttle import AuthThrottle
 from gateway.tenants.authentication import Authentication
@@ -46,10 +46,10 @@ from gateway.wiring.gauges import gauges
 from gateway.wiring.identity import operator_issuers, token_verifier
 from gateway.wiring.quotas import QuotaParts
 from gateway.wiring.records import Records
+from gateway.wiring.request_observers import RequestObservers
 from gateway.wiring.shared_queue import shard_loops, shard_visits
 from gateway.wiring.stores import Stores
 from gateway.wiring.telemetry import explorer_of
-from gateway.wiring.telemetry_parts import TelemetryParts
 from radix_cache.machine.segment import IndexMemory
 from radix_cache.redis.scripts import ScriptCaller
 
@@ -125,7 +125,7 @@ async def running(loaded: LoadedSettings, index_memory: IndexMemory | None = Non
         secret, supervisor, drain_state = deployment_secret(settings), LoopSupervisor(), DrainState()
         stores = await Stores.open(settings, secret, drain_state, stack)
         parts = FleetParts.create(settings, secret, stores, index_memory, stack)
-        telemetry = TelemetryParts.create(settings, stores, parts.discovery, stack)
+        telemetry = RequestObservers.create(settings, stores, parts.discovery, stack)
         services = _services(settings, stores, parts, telemetry, supervisor, stack)
         issuers = operator_issuers(settings, stack, supervisor)
         gateway = _gateway(loaded, stores, parts, telemetry, services, issuers, supervisor, drain_state)
@@ -150,7 +150,7 @@ def _services(
     settings: Settings,
     stores: Stores,
     parts: FleetParts,
-    telemetry: TelemetryParts,
+    telemetry: RequestObservers,
     supervisor: LoopSupervisor,
     stack: AsyncExitStack,
 ) -> Services:
@@ -170,7 +170,7 @@ def _services(
         tracing=telemetry.tracing,
         usage=records.ledger.reader if records.ledger is not None else None,
         observers=telemetry.observers,
-        idle_seconds_max=settings.requests.idle_seconds_max,
+        unread_seconds_max=settings.requests.idle_seconds_max,
         repeats_max=settings.requests.repeats_max,
         classes=ServiceClasses(settings.classes),
         cells=cells.living if cells is not None else None,
@@ -181,7 +181,7 @@ def _gateway(
     loaded: LoadedSettings,
     stores: Stores,
     parts: FleetParts,
-    telemetry: TelemetryParts,
+    telemetry: RequestObservers,
     services: Services,
     issuers: "Sequence[Issuer[OperatorIssuerSettings]]",
     supervisor: LoopSupervisor,

@@ -77,7 +77,7 @@ class Services:
     """Called with the record of each request at its end."""
     usage: UsageReader | None
     """The usage ledger; None without a database."""
-    idle_seconds_max: float
+    unread_seconds_max: float
     """How long a client may read nothing of its answer."""
     repeats_max: int = 3
     """Requests under one idempotency key."""
@@ -168,9 +168,8 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                 attempts.reports.completed(pending)
                 return
             except WorkerUnreachable as err:
-                attempts.retry_or_raise(
-                    pending, err
-                )  # Nothing of an answer has been sent, so the next worker may try.
+                # Nothing of an answer has been sent, so the next worker may try.
+                attempts.retry_or_raise(pending, err)
             except Preempted:
                 continue  # The request waits for another turn.
             except StreamInterrupted:

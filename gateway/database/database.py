@@ -56,7 +56,6 @@ class Database:
 
     def __init__(self, url: str, base: Path, statement_seconds_max: float = STATEMENT_SECONDS_MAX) -> None:
         self.has_tables = False  # remembered by schema.has_tables
-        self._closed = False
         self._statement_seconds_max = statement_seconds_max
         parts = make_url(url)
         self.file = sqlite_file(url, base)

@@ -52,7 +52,7 @@ class JournalMoved(Exception):
 
 
 class UsageStore:
-    """The usage ledger in the database. Every method raises DatabaseDown."""
+    """The usage ledger in the database. Every method raises DatabaseDown and DatabaseConflict."""
 
     def __init__(self, database: Database) -> None:
         self.database = database

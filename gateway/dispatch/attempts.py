@@ -107,6 +107,7 @@ class Attempts:
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, ClientTimeoutPassed; after
         failures Overloaded, WorkerError.
         """
+        # The first saves most requests the look at the second, which leaves providers out.
         if pending.failed_workers and pending.worker_failed:
             placement = await self._placement_after_failure(pending)
         else:

@@ -49,14 +49,14 @@ class EnvoyConnection(Protocol):
 class EnvoyRequest:
     """The exchange of messages with Envoy about one HTTP request.
 
-    `client_reads_seconds_max`: a client that takes nothing of its answer for so long is treated as gone.
+    `unread_seconds_max`: a client that takes nothing of its answer for so long is treated as gone.
     """
 
     def __init__(
         self,
         connection: EnvoyConnection,
         first: messages.ProcessingRequest,
-        client_reads_seconds_max: float,
+        unread_seconds_max: float,
     ) -> None:
         self.request_headers = header_dict(first.request_headers.headers)
         self.request_body = BufferedBody()
@@ -68,7 +68,7 @@ class EnvoyRequest:
         """The headers of the answer to the picked request; ConnectionBroken where the stream ended before."""
         self.response_body = BufferedBody()
         self._connection = connection
-        self._client_reads_seconds_max = client_reads_seconds_max
+        self._unread_seconds_max = unread_seconds_max
         self._request_trailers = False
         self._response_trailers = False
         self._answer_has_body = False
@@ -182,7 +182,7 @@ class EnvoyRequest:
 
     async def _send(self, message: messages.ProcessingResponse) -> None:
         try:
-            async with asyncio.timeout(self._client_reads_seconds_max):
+            async with asyncio.timeout(self._unread_seconds_max):
                 await self._connection.write(message)
         except TimeoutError:
             raise ConnectionResetError("the client does not read its answer") from None

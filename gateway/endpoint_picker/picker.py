@@ -66,7 +66,7 @@ class EndpointPicker:
         if not isinstance(first, messages.ProcessingRequest) or not first.HasField("request_headers"):
             return
         parts = self._parts
-        request = EnvoyRequest(connection, first, parts.services.idle_seconds_max)
+        request = EnvoyRequest(connection, first, parts.services.unread_seconds_max)
         request_id = new_request_id()
         path = request.request_headers.get(":path", "").partition("?")[0]
         try:

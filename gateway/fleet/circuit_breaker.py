@@ -1,16 +1,18 @@
 """The circuit breaker and the health of one worker as one state machine: a pure table of transitions.
 
     from       probe answered    answer began   probe failed              request failed
-    suspect    up                up             suspect; the third: down  suspect; too many: open
+    suspect    up                up             suspect; the third: down  suspect; the third: down; too many: open
     up         up                up             suspect                   suspect; too many: open
     down       up                up             down                      down; too many: open
     open       open; on trial    open           down                      open
     on trial   on trial; up      up             suspect                   open, for twice as long
     draining   draining          draining       draining                  draining
 
-A worker of any state is moved to draining, and from there to suspect, by an operator or by Discovery, when no
-source reports the worker any more (gateway/discovery/discovery.py). A worker that has stalled
-(gateway/fleet/stalls.py) is down at once, unless it is draining. Fleet._move applies the new state.
+"The third" counts failures in a row of probes and requests together; "too many" counts failed requests, below.
+
+A worker of any state is moved to draining, and from there to suspect, by an operator or by Discovery: no source
+reports the worker any more, or its settings have changed (gateway/discovery/discovery.py). A worker that has
+stalled (gateway/fleet/stalls.py) is down at once, unless it is draining. Fleet._move applies the new state.
 
 A worker starts as suspect. A suspect worker still serves: one lost connection is not an outage. A worker that is
 down gets nothing but probes, and so does one with an open circuit, unless its model has no other worker (`serving`

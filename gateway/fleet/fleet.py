@@ -21,8 +21,8 @@ from workers.worker import Health
 
 log = logging.getLogger(__name__)
 
-PROBE_SECONDS = 2.0
-PROBE_SECONDS_NOT_UP = 0.5
+PROBE_INTERVAL_SECONDS = 2.0
+PROBE_INTERVAL_SECONDS_NOT_UP = 0.5
 
 BY_OPERATOR = "an operator asked for it"
 
@@ -196,7 +196,7 @@ class Fleet(WorkerLookup):
         while True:
             await self.probe(worker)
             up = worker.health.health is Health.UP
-            await asyncio.sleep(PROBE_SECONDS if up else PROBE_SECONDS_NOT_UP)
+            await asyncio.sleep(PROBE_INTERVAL_SECONDS if up else PROBE_INTERVAL_SECONDS_NOT_UP)
 
     async def probe(self, worker: Worker) -> None:
         """Probe a worker once and take over its report."""

@@ -1,12 +1,14 @@
 """Finds workers that have stalled: they keep their connections open, and send nothing any more.
 
-    bytes come ... | quiet: a probe is sent        | stalled: down, requests go elsewhere | streams are broken off
-                   |-- quiet_after_seconds --------|-- PROBE_SECONDS --|---- ... ---------| BROKEN_SECONDS
+    bytes come | silence                | quiet: a probe is sent     | stalled: down, requests     | streams are
+               |                        |                            | go elsewhere                | broken off
+               |- quiet_after_seconds --|- PROBE_ANSWER_SECONDS_MAX -|- ... -----------------------|
+               |- BROKEN_SECONDS, or twice quiet_after_seconds if that is longer ------------------|
 
 A worker counts as quiet by its own pace: many times the gap between its tokens, and the time that its queued
 prompts take. A quiet worker may be computing a long prompt, but then its server answers the probe, and any byte of
 any connection ends the silence. What is done grows with the silence: a request without a first byte costs little to
-send elsewhere, while a broken stream is lost.
+send elsewhere, while a broken stream is lost. Streams are broken off only while other workers can serve.
 
 Silence is counted in looks, each of which follows an iteration of the event loop that reads all sockets: a gateway
 that was held up, or stopped, counts no silence for that time.
@@ -31,11 +33,11 @@ QUIET_STEPS = 50
 PREFILL_SECONDS_MAX = 4.0
 """Queued prompts excuse silence for so long at most: servers answer probes while their engines compute."""
 
-PROBE_SECONDS = 2.0
+PROBE_ANSWER_SECONDS_MAX = 2.0
 """How long a quiet worker has to answer a probe, or anything else."""
 
 BROKEN_SECONDS = 10.0
-"""Silence after which also begun streams are broken off, if other workers can serve."""
+"""Least silence after which also begun streams are broken off."""
 
 
 class WatchedFleet(Protocol):
@@ -116,7 +118,7 @@ class StallDetector:
             probe = asyncio.ensure_future(self._fleet.probe(worker))
             self._probes.add(probe)
             probe.add_done_callback(self._probes.discard)
-        if silence.seconds >= quiet + PROBE_SECONDS and not silence.reported:
+        if silence.seconds >= quiet + PROBE_ANSWER_SECONDS_MAX and not silence.reported:
             silence.reported = True
             if worker.health.health is not Health.DOWN:
                 self._fleet.stalled(worker, silence.seconds)

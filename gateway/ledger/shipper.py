@@ -83,7 +83,9 @@ class Shipper:
             self._note_failure(err)
 
     async def ship(self) -> None:
-        """Ship everything that is in the journal now. Raises DatabaseDown, OSError, TimeoutError.
+        """Ship everything that is in the journal now.
+
+        Raises DatabaseDown, DatabaseConflict, OSError, TimeoutError.
 
         Entries that arrive meanwhile wait for the next call. Under steady traffic there is always one more, and a
         transaction for every few of them would cost as much as the requests themselves.

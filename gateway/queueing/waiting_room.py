@@ -160,7 +160,7 @@ class WaitingRoom(Generic[Placed]):
             try:
                 self.note_waiting(ticket)
                 if self.rules.passed_over_max:
-                    # Requests with an earlier turn may all wait for other workers than the one that this one takes.
+                    # The requests before this one may wait for workers of their own, and leave room to this one.
                     self.give_turns()
                 async with self._until_wait_ends(ticket, wait_end):
                     placed = await waiter.turn
@@ -241,36 +241,42 @@ class WaitingRoom(Generic[Placed]):
         A request that would rather wait for its own worker is passed over. `turns_max` bounds how many turns are
         given.
         """
-        given, passed_over, closed = 0, 0, ClosedWorkers()
-        heads: FlowHeads | None = None
-        full: Collection[WorkerId] | None = None
-        while given != turns_max and self._may_have_room(closed):
-            if heads is None:
-                self._estimate_one()
-                full = self._full_workers()
-                heads = self._heads(full or ())
-            turn = self._counters.next(heads.heads, self._clock())
-            if turn is None:
-                break
+        closed = ClosedWorkers()
+        if turns_max == 0 or not self._may_have_room(closed):
+            return False
+        self._estimate_one()
+        full = self._full_workers()
+        own_workers, heads = full is not None, self._heads(full or ())
+        given = passed_over = 0
+        while (turn := self._counters.next(heads.heads, self._clock())) is not None:
             waiter = self.waiters.of(turn.ticket)
             placed = self._look(waiter, closed)
             if placed is None and not waiter.turn.done():
                 heads.pass_over(turn.ticket)
                 passed_over += 1
-                if full is not None:
+                if own_workers:
                     heads.leave_out(closed)
-                if passed_over > self.rules.passed_over_max:
-                    break
-                continue
-            self.waiters.remove(waiter)
-            heads.take(turn.ticket)
-            if full is not None and (full := self._full_workers()):
-                heads.leave_out(full)
-            if placed is not None:
-                self._granted(turn, self._clock())
-                waiter.turn.set_result(placed)
-                given += 1
+            else:
+                given += self._end_wait(waiter, turn, placed)
+                heads.take(turn.ticket)
+                if own_workers:
+                    heads.leave_out(self._full_workers() or ())
+            if (
+                given == turns_max
+                or passed_over > self.rules.passed_over_max
+                or not self._may_have_room(closed)
+            ):
+                break
         return given > 0
+
+    def _end_wait(self, waiter: Waiter[Placed], turn: QueueTurn, placed: Placed | None) -> bool:
+        """Remove a request that was looked at, and give it the placement; False: it can have no turn."""
+        self.waiters.remove(waiter)
+        if placed is None:
+            return False
+        self._granted(turn, self._clock())
+        waiter.turn.set_result(placed)
+        return True
 
     def _may_have_room(self, closed: ClosedWorkers) -> bool:
         """Return whether a request here may get its turn now, on a worker that is not closed."""

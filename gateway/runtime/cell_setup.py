@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from gateway.app import Gateway
 from gateway.cells.hop import HopSignature
 from gateway.process.secrets import deployment_secret
-from gateway.telemetry.gauge_collector import StateCollector
+from gateway.telemetry.metric_families import StateCollector
 from gateway.web.cell_relay import CellRelay
 from gateway.wiring.cell_gauges import cell_gauges
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from gateway.runtime.certificate_expiry import expires_at
 from gateway.settings.listeners import ListenerTlsSettings
 from gateway.settings.types import SettingsProblem
-from gateway.telemetry.gauge_collector import Gauge
+from gateway.telemetry.metric_families import GaugeFamily
 
 log = logging.getLogger(__name__)
 
@@ -91,10 +91,10 @@ def _reason(err: Exception) -> str:
     return getattr(err, "reason", None) or getattr(err, "strerror", None) or str(err)
 
 
-def certificate_family(certificates: Mapping[str, ServerTls]) -> Gauge:
+def certificate_family(certificates: Mapping[str, ServerTls]) -> GaugeFamily:
     """Return the metric of when the certificates of these listeners expire."""
-    return Gauge(
-        name="certificate_expiry_timestamp_seconds",
+    return GaugeFamily(
+        name="radixgate_certificate_expiry_timestamp_seconds",
         text="Unix time at which the certificate of a listener expires.",
         labels=("listener",),
         read=lambda: [

@@ -32,7 +32,7 @@ from gateway.runtime.tenant_app_setup import object_stores, open_background_resp
 from gateway.settings.listeners import AdminSettings, ListenSettings
 from gateway.settings.sources import LoadedSettings
 from gateway.settings.tree import Settings
-from gateway.telemetry.gauge_collector import StateCollector
+from gateway.telemetry.metric_families import StateCollector
 from gateway.web.admin_app import admin_app, admin_error
 from gateway.web.direct.connection import DirectConnection
 from gateway.web.error_response import error_response

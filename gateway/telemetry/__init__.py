@@ -4,7 +4,7 @@
 attempts; `outcome`: how it ended). When the request has ended, observers read the record: `metrics` counts it for
 Prometheus (`request_families` names the metrics, `histogram` has their buckets; `gen_ai_metrics` are
 OpenTelemetry's), `tracing` turns it into OpenTelemetry spans (`trace` has their ids, `span_attributes` their
-attributes, `batch_trace` those of batches), `overview` sums it up for the console. `gauge_collector` reads gauges
-at each scrape (`batch_counts`, `build_info`), and `exposition` writes all metrics as text in slices. `access_log`
-writes one line for each request; `logs` sets up all other log lines.
+attributes, `batch_trace` those of batches), `overview` sums it up for the console. `metric_families` are
+gauges, counters and histograms that are read at each scrape (`batch_counts`, `build_info`), and `exposition` writes
+all metrics as text in slices. `access_log` writes one line for each request; `logs` sets up all other log lines.
 """

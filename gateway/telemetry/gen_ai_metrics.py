@@ -6,8 +6,8 @@ stand in this file.
 
 from collections.abc import Callable
 
-from gateway.telemetry.gauge_collector import HistogramFamily
 from gateway.telemetry.histogram import HistogramCounters
+from gateway.telemetry.metric_families import HistogramFamily
 from gateway.telemetry.request_record import RequestRecord
 from gateway.telemetry.span_attributes import operation_of
 
@@ -63,7 +63,6 @@ def gen_ai_families(metrics: GenAiMetrics) -> tuple[HistogramFamily, ...]:
 
     def family(name: str, text: str, read: Callable[[GenAiHistograms], HistogramCounters]) -> HistogramFamily:
         return HistogramFamily(
-            prefix="gen_ai_",
             name=name,
             text=text,
             labels=LABELS,
@@ -81,20 +80,23 @@ def gen_ai_families(metrics: GenAiMetrics) -> tuple[HistogramFamily, ...]:
         ]
 
     return (
-        family("server_request_duration_seconds", "Seconds that a request took.", lambda each: each.duration),
         family(
-            "server_time_to_first_token_seconds",
+            "gen_ai_server_request_duration_seconds",
+            "Seconds that a request took.",
+            lambda each: each.duration,
+        ),
+        family(
+            "gen_ai_server_time_to_first_token_seconds",
             "Seconds from a request's arrival to its first output byte, of streams.",
             lambda each: each.ttft,
         ),
         family(
-            "server_time_per_output_token_seconds",
+            "gen_ai_server_time_per_output_token_seconds",
             "Seconds between output tokens, of streams.",
             lambda each: each.tpot,
         ),
         HistogramFamily(
-            prefix="gen_ai_",
-            name="client_token_usage",
+            name="gen_ai_client_token_usage",
             text="Input and output tokens of answered requests.",
             labels=(*LABELS, "gen_ai_token_type"),
             read=tokens,

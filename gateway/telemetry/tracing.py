@@ -14,7 +14,7 @@ from the record when the request has ended. The attributes of spans are in span_
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 from opentelemetry.sdk.resources import Resource
@@ -130,48 +130,38 @@ class Tracing:
         slow = self._slow_seconds
         return slow is not None and (outcome_of(record) == "failed" or is_slow(record, slow))
 
-    def _spans(self, record: RequestRecord, trace: Trace) -> list[ReadableSpan]:
-        began, end = record.started_at, record.started_at + record.seconds
+    def _spans(self, record: RequestRecord, trace: Trace) -> Iterator[ReadableSpan]:
+        """Yield the spans of a finished request: its own, one of each attempt, one of each step."""
         parent = _context(trace, trace.parent_id, remote=True) if trace.parent_id else None
         request = _context(trace, trace.span_id)
-        failed = outcome_of(record) == "failed"
-        title = f"{operation_of(record)} {record.model}".strip()
-        attributes = request_attributes(record)
-        spans = [
-            self._span(
-                title,
-                request,
-                parent,
-                began,
-                end,
-                attributes,
-                SpanKind.SERVER,
-                record.code if failed else None,
-                batch_links(trace.batch),
-            )
-        ]
-        for number, attempt in enumerate(record.failures, start=1):
-            context = _context(trace, trace.attempt_span_id(number))
-            start, stop = began + attempt.began, began + attempt.at
-            attributes = failed_attempt_attributes(record, attempt, self._address_of)
-            spans.append(
-                self._span("worker", context, request, start, stop, attributes, SpanKind.CLIENT, attempt.why)
-            )
         worker = _context(trace, trace.attempt_span_id(len(record.failures) + 1))
+        began, end = record.started_at, record.started_at + record.seconds
+        error = record.code if outcome_of(record) == "failed" else None
+        title = f"{operation_of(record)} {record.model}".strip()
+        attributes, links = request_attributes(record), batch_links(trace.batch)
+        yield self._span(title, request, parent, began, end, attributes, SpanKind.SERVER, error, links)
+        yield from self._spans_of_failed_attempts(record, trace, request)
         starts = [start for name, start, _ in record.steps if name in WORKER_STEPS]
         if starts:
             attributes = attempt_attributes(record, self._address_of)
-            error = record.code if failed else None
-            spans.append(
-                self._span("worker", worker, request, starts[0], end, attributes, SpanKind.CLIENT, error)
-            )
+            yield self._span("worker", worker, request, starts[0], end, attributes, SpanKind.CLIENT, error)
         for name, start, stop in record.steps:
             if name != FAILED_STEP:
                 context = _context(trace, self._random.getrandbits(64) or 1)
                 over = worker if name in WORKER_STEPS else request
                 attributes = queue_attributes(record) if name == "queue" else {}
-                spans.append(self._span(name, context, over, start, stop, attributes))
-        return spans
+                yield self._span(name, context, over, start, stop, attributes)
+
+    def _spans_of_failed_attempts(
+        self, record: RequestRecord, trace: Trace, request: SpanContext
+    ) -> Iterator[ReadableSpan]:
+        for number, attempt in enumerate(record.failures, start=1):
+            context = _context(trace, trace.attempt_span_id(number))
+            start, stop = record.started_at + attempt.began, record.started_at + attempt.at
+            attributes = failed_attempt_attributes(record, attempt, self._address_of)
+            yield self._span(
+                "worker", context, request, start, stop, attributes, SpanKind.CLIENT, attempt.why
+            )
 
     def _span(
         self,

@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 from xxhash import xxh3_128_hexdigest
 
 from gateway.process.memory_return import return_freed_memory
-from gateway.tokenization.piecewise_encoding import (
+from gateway.tokenization.piecewise_encoder import (
     TOKENS_MAX,
     EncodingFailed,
     PiecewiseEncoder,

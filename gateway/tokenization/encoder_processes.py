@@ -33,7 +33,7 @@ from gateway.tokenization.encoder_child import (
     read_answer,
     write_request,
 )
-from gateway.tokenization.piecewise_encoding import TOKENS_MAX, EncodingFailed, TooManyTokens
+from gateway.tokenization.piecewise_encoder import TOKENS_MAX, EncodingFailed, TooManyTokens
 from radix_cache.blocks import Tokens
 
 log = logging.getLogger(__name__)

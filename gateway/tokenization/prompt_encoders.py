@@ -10,10 +10,11 @@ messages of a conversation are pieces that were encoded before:
     <|im_start|> | user: Hi | <|im_end|> | <|im_start|> | assistant:     each piece looked up, new ones encoded
 
 The tokens of a piece are cached under a keyed hash, never under its text, and separately for each isolation group;
-otherwise the time to the first token would reveal to one tenant what another has sent. Long texts are encoded in a
-thread, with `encode_batch_fast`, since `encode` does not let the event loop run meanwhile. Very long texts are also
-rendered and split in a thread, and encoded in a process (encoder_processes.py) piece by piece, until they have too
-many tokens (piecewise_encoding.py). A text that is certain to be too long by its length in bytes is not encoded.
+otherwise the time to the first token would reveal to one tenant what another has sent.
+
+Every text is encoded by piecewise_encoder.py: a short one on the event loop, a longer one in a thread, a very long
+one in a process (encoder_processes.py), and its conversation is rendered and split in a thread. A text that is
+certain to be too long by its length in bytes is not encoded.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ from gateway.tokenization.encoder_child import read_tokenizer
 from gateway.tokenization.encoder_processes import EncoderProcesses, EncoderUnavailable, EncodingJob
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.min_token_count import token_bytes_max
-from gateway.tokenization.piecewise_encoding import (
+from gateway.tokenization.piecewise_encoder import (
     TOKENS_MAX,
     EncodingFailed,
     PiecewiseEncoder,

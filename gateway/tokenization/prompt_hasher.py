@@ -1,4 +1,4 @@
-"""Makes hashed blocks of prompts, in the namespace of the model and the tenant's isolation group."""
+"""Encodes prompts and hashes their blocks, in the namespace of the model and the tenant's isolation group."""
 
 import asyncio
 from array import array
@@ -27,14 +27,17 @@ TEXT_FIELDS = frozenset({"echo", "suffix", "prompt_logprobs", "truncate_prompt_t
 
 
 class PromptHasher:
-    """Makes hashed blocks of prompts, keyed with the deployment secret."""
+    """Encodes prompts, refuses those that are too long, and hashes their blocks with the deployment secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._namespaces: dict[tuple[str, str], HashedNamespace] = {}
 
     async def blocks(self, ctx: RequestContext) -> PromptBlocks:
-        """Encode the request's prompt and return its blocks. Raises BadRequest, PromptTooLong, TenantQueueFull."""
+        """Encode the request's prompt, and return its blocks with its token ids and the bound of its answer.
+
+        Raises BadRequest, PromptTooLong, TenantQueueFull.
+        """
         length_max = _length_max(ctx)
         prompts = await ctx.model.encoder.encode(ctx.request, ctx.tenant, length_max)
         longest = prompt_tokens = length_of_first = prompts[0].token_count

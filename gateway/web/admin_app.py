@@ -26,7 +26,7 @@ from gateway.web.console import SECURITY_HEADERS, console_file, is_page
 from gateway.web.live_views import REFRESH_SECONDS, LiveViews
 from gateway.web.metrics_handler import MetricsHandler
 from gateway.web.middleware.error_middleware import Handler, error_middleware
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 from gateway.web.operator_views import OperatorViews, readiness
 from gateway.web.playground import playground
 
@@ -42,7 +42,7 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
 
     `process` says which of several gateway processes this one is; the first answers /metrics for all of them.
     """
-    services = admin_services(gateway, decode_request)
+    services = admin_services(gateway, decode_openai_request)
     authorization = services.authorization
     app = web.Application(
         middlewares=[

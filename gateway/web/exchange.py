@@ -1,4 +1,7 @@
-"""The Exchange protocol (gateway/domain/exchange.py) over aiohttp: one HTTP request of a client, and its answer."""
+"""The Exchange protocol (gateway/domain/exchange.py) over HTTP: one request of a client, and its answer.
+
+The request is aiohttp's, or a DirectRequest (gateway/web/direct), which has what is needed of one.
+"""
 
 import asyncio
 import time
@@ -52,7 +55,7 @@ class OneWriteAnswer(web.StreamResponse):
 
 
 class HttpExchange:
-    """One HTTP request over aiohttp and its answer, as the pipeline sees them: an implementation of Exchange.
+    """One HTTP request and its answer, as the pipeline sees them: an implementation of Exchange.
 
     One timer watches a whole answer for a client that does not read it; `close` ends the timer.
     """
@@ -89,7 +92,7 @@ class HttpExchange:
         """Begin an exchange.
 
         Args:
-            http: The request; a DirectRequest has what is needed of it.
+            http: The request, or a DirectRequest.
             dialect: Makes the dialect of the called API for a request id.
             find_address: Returns the client's address.
             memory: The memory that all requests share.

@@ -40,7 +40,7 @@ def playground(gateway: Gateway) -> Handler:
         memory=gateway.memory,
         body_bytes_max=bounds.body_bytes_max,
         body_seconds_max=bounds.body_seconds_max,
-        unread_seconds_max=services.idle_seconds_max,
+        unread_seconds_max=services.unread_seconds_max,
         logged=False,
     )
     return exchange_handler(new_exchange, serve, services, gateway.drain_state)

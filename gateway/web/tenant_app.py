@@ -96,7 +96,7 @@ def tenant_app(
         "memory": memory,
         "body_bytes_max": body_bytes_max,
         "body_seconds_max": body_seconds_max,
-        "unread_seconds_max": services.idle_seconds_max,
+        "unread_seconds_max": services.unread_seconds_max,
         "cells": cells,
         "logged": access_log is not None,
     }
@@ -116,7 +116,7 @@ def tenant_app(
             stores.responses,
             stores.background_responses,
             authenticate,
-            idle_seconds_max=services.idle_seconds_max,
+            unread_seconds_max=services.unread_seconds_max,
         ).routes(),
         *ConversationHandlers(
             stores.conversations, authenticate, memory=memory, body_seconds_max=body_seconds_max

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 
 from gateway.cells.living_cells import LivingCells
-from gateway.telemetry.gauge_collector import Gauge
+from gateway.telemetry.metric_families import CounterFamily, ValueFamily
 from gateway.wiring.gauge_kinds import Reading, single_gauge
 
 
 def cell_gauges(
     living: LivingCells, relayed: Mapping[str, int], unreached: Mapping[str, int]
-) -> tuple[Gauge, ...]:
+) -> tuple[ValueFamily, ...]:
     """Return the gauges of a gateway that is in a cell; counts are by the name of the other cell."""
 
     def of_relays() -> Iterable[Reading]:
@@ -20,20 +20,19 @@ def cell_gauges(
 
     return (
         single_gauge(
-            "cells_alive",
+            "radixgate_cells_alive",
             "Cells (groups of gateways) that are alive, by the list that this gateway has.",
             lambda: len(living.cells),
         ),
         single_gauge(
-            "cells_redis_up",
+            "radixgate_cells_redis_up",
             "The Redis that all cells share: 1 if it answers, 0 if the last list of cells holds.",
             lambda: living.up,
         ),
-        Gauge(
-            name="cell_requests",
+        CounterFamily(
+            name="radixgate_cell_requests_total",
             text="Requests of tenants of another cell: `relayed` to it, or served here because it was `unreached`.",
             labels=("cell", "outcome"),
             read=of_relays,
-            counter=True,
         ),
     )

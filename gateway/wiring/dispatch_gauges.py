@@ -8,19 +8,19 @@ from gateway.dispatch.hedging import OUTCOMES
 from gateway.dispatch.placement import Placement
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.routing.shadow_policy import ShadowPolicy
-from gateway.telemetry.gauge_collector import Gauge
-from gateway.wiring.gauge_kinds import Reading, single_gauge
+from gateway.telemetry.metric_families import CounterFamily, GaugeFamily, ValueFamily
+from gateway.wiring.gauge_kinds import Reading, single_counter, single_gauge
 from policies.service_class import BATCH, CHAT, CODE, VOICE
 
 CLASSES = tuple(each.name for each in (VOICE, CODE, CHAT, BATCH))
 
 
-def dispatch_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]]) -> tuple[Gauge, ...]:
+def dispatch_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]]) -> tuple[ValueFamily, ...]:
     """Return the gauges of a gateway's dispatch. `models`: those that are shown also without a waiting request."""
-    return (*_waiting_room_gauges(dispatch, models), *_attempt_gauges(dispatch), *_shadow_gauges(dispatch))
+    return (*_waiting_room_gauges(dispatch, models), *_attempt_gauges(dispatch), *_shadow_counters(dispatch))
 
 
-def _waiting_room_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]]) -> tuple[Gauge, ...]:
+def _waiting_room_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]]) -> tuple[ValueFamily, ...]:
     """Return the gauges of requests that wait, and of the order in which they go."""
 
     def waiting() -> list[Reading]:
@@ -34,7 +34,7 @@ def _waiting_room_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]
 
     def queue_gauge(
         name: str, text: str, read: Callable[[WaitingRoom[Placement]], float], *, idle: float = 0.0
-    ) -> Gauge:
+    ) -> GaugeFamily:
         """`idle`: the value of a model that no request was sent to yet."""
 
         def read_all() -> list[Reading]:
@@ -42,94 +42,100 @@ def _waiting_room_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]
             unused = [((model,), idle) for model in models() if model not in rooms]
             return [*unused, *(((queue,), read(room)) for queue, room in rooms.items())]
 
-        return Gauge(name=name, text=text, labels=("queue",), read=read_all)
+        return GaugeFamily(name=name, text=text, labels=("queue",), read=read_all)
 
     return (
-        Gauge(
-            name="waiting_requests",
+        GaugeFamily(
+            name="radixgate_waiting_requests",
             text="Requests in the waiting room, by model and service class.",
             labels=("model", "class"),
             read=waiting,
         ),
         queue_gauge(
-            "waiting_tokens", "Uncached prompt tokens in the waiting room.", lambda room: room.tokens
+            "radixgate_waiting_tokens",
+            "Uncached prompt tokens in the waiting room.",
+            lambda room: room.tokens,
         ),
         queue_gauge(
-            "queue_drain_units_per_second",
+            "radixgate_queue_drain_units_per_second",
             "Cost units per second that left the waiting room for a worker, over the last half minute.",
             lambda room: room.received.units_per_second(),
         ),
         queue_gauge(
-            "queue_evenness",
+            "radixgate_queue_evenness",
             "Jain's fairness index of service per weight among waiting tenants; 1 is perfectly fair.",
             lambda room: room.received.evenness(),
             idle=1.0,
         ),
         single_gauge(
-            "queue_shared",
+            "radixgate_queue_shared",
             "Mode of the queue: 1 if all gateways share one order in Redis, 0 if this gateway orders alone.",
             lambda: dispatch.queue.shared,
         ),
-        single_gauge("queue_gateways", "Live gateways, this one included.", lambda: dispatch.queue.gateways),
+        single_gauge(
+            "radixgate_queue_gateways", "Live gateways, this one included.", lambda: dispatch.queue.gateways
+        ),
     )
 
 
-def _attempt_gauges(dispatch: Dispatch) -> tuple[Gauge, ...]:
+def _attempt_gauges(dispatch: Dispatch) -> tuple[ValueFamily, ...]:
     """Return the counters of preempted, retried and hedged requests."""
     return (
-        single_gauge(
-            "preemptions",
+        single_counter(
+            "radixgate_preemptions_total",
             "Batch requests that gave up their placement before a first token, for a request of another class.",
             lambda: dispatch.preemption.count,
-            counter=True,
         ),
-        single_gauge(
-            "retries",
+        single_counter(
+            "radixgate_retries_total",
             "Retries of requests on another worker, after an attempt without a first byte.",
             lambda: dispatch.retries.spent,
-            counter=True,
         ),
-        single_gauge(
-            "retries_refused",
+        single_counter(
+            "radixgate_retries_refused_total",
             "Retries refused by the retry budget (`requests.retries`).",
             lambda: dispatch.retries.refused,
-            counter=True,
         ),
-        Gauge(
-            name="hedges",
+        CounterFamily(
+            name="radixgate_hedges_total",
             text="Hedged requests (sent to a second worker as the first was late), by outcome of the second: "
             "`won`, `lost`, `failed`, or `left` by the client.",
             labels=("outcome",),
             read=lambda: [((name,), float(dispatch.hedging.outcomes[name])) for name in OUTCOMES],
-            counter=True,
         ),
     )
 
 
-def _shadow_gauges(dispatch: Dispatch) -> tuple[Gauge, ...]:
+def _shadow_counters(dispatch: Dispatch) -> tuple[ValueFamily, ...]:
     """Return the counters of the shadow policy; they have no value where there is none."""
 
-    def shadow_gauge(name: str, text: str, read: Callable[[ShadowPolicy], float]) -> Gauge:
+    def shadow_counter(name: str, text: str, read: Callable[[ShadowPolicy], float]) -> CounterFamily:
         def read_it() -> list[Reading]:
             return [((), read(second))] if (second := dispatch.router.shadow) is not None else []
 
-        return Gauge(name=name, text=text, read=read_it, counter=True)
+        return CounterFamily(name=name, text=text, read=read_it)
 
     return (
-        shadow_gauge("shadow_compared", "Requests that the shadow policy ranked.", lambda s: s.compared),
-        shadow_gauge(
-            "shadow_differed",
+        shadow_counter(
+            "radixgate_shadow_compared_total", "Requests that the shadow policy ranked.", lambda s: s.compared
+        ),
+        shadow_counter(
+            "radixgate_shadow_differed_total",
             "Requests for which the shadow policy chose another worker than the policy.",
             lambda s: s.differed,
         ),
-        shadow_gauge("shadow_failures", "Rankings at which the shadow policy failed.", lambda s: s.failures),
-        shadow_gauge(
-            "shadow_regret_seconds",
+        shadow_counter(
+            "radixgate_shadow_failures_total",
+            "Rankings at which the shadow policy failed.",
+            lambda s: s.failures,
+        ),
+        shadow_counter(
+            "radixgate_shadow_regret_seconds_total",
             "Seconds of predicted time to first token that the shadow policy's choices would have added.",
             lambda s: s.regret_seconds,
         ),
-        shadow_gauge(
-            "shadow_gain_seconds",
+        shadow_counter(
+            "radixgate_shadow_gain_seconds_total",
             "Seconds of predicted time to first token that the shadow policy's choices would have saved.",
             lambda s: s.gain_seconds,
         ),

@@ -14,7 +14,7 @@ from gateway.quotas.escrow import Escrow
 from gateway.quotas.failover_store import FailoverQuotaStore
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.batch_counts import BatchCounts
-from gateway.telemetry.gauge_collector import Gauge
+from gateway.telemetry.metric_families import ValueFamily
 from gateway.tenants.sql_directory import SqlDirectory
 from gateway.wiring.dispatch_gauges import dispatch_gauges
 from gateway.wiring.gauge_kinds import single_gauge
@@ -40,7 +40,7 @@ def gauges(
     issuers: "Sequence[Issuer[Any]]" = (),
     access_log: AccessLog | None = None,
     catalogue: Catalogue | None = None,
-) -> Iterable[Gauge]:
+) -> Iterable[ValueFamily]:
     """Return all metrics of the present state; the parts are read at a scrape, and not before."""
 
     def models() -> frozenset[str]:
@@ -53,5 +53,7 @@ def gauges(
         *index_gauges(fleet, dispatch, index, event_feeds),
         *quota_gauges(dispatch, quotas, escrow),
         *record_gauges(database, ledger, batches, issuers, access_log),
-        single_gauge("tasks", "Tasks on the event loop of this gateway.", lambda: len(asyncio.all_tasks())),
+        single_gauge(
+            "radixgate_tasks", "Tasks on the event loop of this gateway.", lambda: len(asyncio.all_tasks())
+        ),
     )

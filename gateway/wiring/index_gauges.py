@@ -9,8 +9,8 @@ from gateway.fleet.fleet import Fleet
 from gateway.kv_index.kv_event_feeds import KvEventFeeds
 from gateway.kv_index.rank_event_feed import RankEventFeed
 from gateway.kv_index.shared_index_parts import SharedIndexParts
-from gateway.telemetry.gauge_collector import Gauge
-from gateway.wiring.gauge_kinds import Reading, single_gauge, worker_gauge
+from gateway.telemetry.metric_families import CounterFamily, GaugeFamily, ValueFamily
+from gateway.wiring.gauge_kinds import Reading, single_counter, single_gauge, worker_gauge
 from radix_cache.shared.feed_lease_store import FeedKnowledge
 
 GROUPS_MAX = 1000
@@ -18,7 +18,7 @@ GROUPS_MAX = 1000
 
 def index_gauges(
     fleet: Fleet, dispatch: Dispatch, index: SharedIndexParts, event_feeds: KvEventFeeds
-) -> tuple[Gauge, ...]:
+) -> tuple[ValueFamily, ...]:
     """Return the gauges of a gateway's copy of the prefix index, and of the events that it receives."""
     return (
         *_event_gauges(fleet, event_feeds),
@@ -27,69 +27,69 @@ def index_gauges(
     )
 
 
-def _event_gauges(fleet: Fleet, event_feeds: KvEventFeeds) -> tuple[Gauge, ...]:
+def _event_gauges(fleet: Fleet, event_feeds: KvEventFeeds) -> tuple[ValueFamily, ...]:
     """Return the gauges of the KV events of each worker."""
 
-    def feed_gauge(
-        name: str, text: str, read: Callable[[RankEventFeed], float], *, counter: bool = False
-    ) -> Gauge:
-        def read_all() -> list[Reading]:
-            return [
-                ((w.id,), sum(map(read, event_feeds.rank_feeds(w.id))))
-                for w in fleet
-                if event_feeds.rank_feeds(w.id)
-            ]
+    def of_feeds(read: Callable[[RankEventFeed], float]) -> Callable[[], list[Reading]]:
+        return lambda: [
+            ((w.id,), sum(map(read, event_feeds.rank_feeds(w.id))))
+            for w in fleet
+            if event_feeds.rank_feeds(w.id)
+        ]
 
-        return Gauge(name=name, text=text, labels=("worker",), read=read_all, counter=counter)
+    def feed_gauge(name: str, text: str, read: Callable[[RankEventFeed], float]) -> GaugeFamily:
+        return GaugeFamily(name=name, text=text, labels=("worker",), read=of_feeds(read))
+
+    def feed_counter(name: str, text: str, read: Callable[[RankEventFeed], float]) -> CounterFamily:
+        return CounterFamily(name=name, text=text, labels=("worker",), read=of_feeds(read))
 
     return (
-        feed_gauge(
-            "worker_events",
+        feed_counter(
+            "radixgate_worker_events_total",
             "Batches of KV events received from the worker.",
             lambda f: f.batches,
-            counter=True,
         ),
         feed_gauge(
-            "worker_events_lag_seconds",
+            "radixgate_worker_events_lag_seconds",
             "Age in seconds of the worker's last batch of KV events on arrival.",
             lambda f: f.lag_seconds,
         ),
-        feed_gauge(
-            "worker_events_gaps",
+        feed_counter(
+            "radixgate_worker_events_gaps_total",
             "Gaps in the worker's KV events for which a replay was asked.",
             lambda f: f.subscriber.gaps,
-            counter=True,
         ),
         worker_gauge(
             fleet,
-            "worker_events_uncertain",
+            "radixgate_worker_events_uncertain",
             "Completeness of the worker's KV events: 1 if some were missed or preceded the subscription, else 0.",
             lambda w: bool(event_feeds.knowledge(w.id) & FeedKnowledge.UNCERTAIN),
         ),
         worker_gauge(
             fleet,
-            "worker_events_role",
+            "radixgate_worker_events_role",
             "Role of this gateway for the worker's KV events: 2 as their writer, 1 as the next writer, "
             "which follows, 0 if neither.",
             lambda w: event_feeds.role(w.id),
         ),
         worker_gauge(
             fleet,
-            "worker_credit_ratio",
+            "radixgate_worker_credit_ratio",
             "Share of the worker's indexed blocks that routing counts on; below 1 after contradicting reports.",
             lambda w: event_feeds.match_confidence.of(w.id),
         ),
-        feed_gauge(
-            "worker_events_lost",
+        feed_counter(
+            "radixgate_worker_events_lost_total",
             "Gaps in the worker's KV events that no replay could fill.",
             lambda f: f.losses,
-            counter=True,
         ),
-        feed_gauge("worker_pages", "KV pages that the worker reports to hold.", lambda f: len(f.follower)),
+        feed_gauge(
+            "radixgate_worker_pages", "KV pages that the worker reports to hold.", lambda f: len(f.follower)
+        ),
     )
 
 
-def _content_gauges(dispatch: Dispatch, index: SharedIndexParts) -> tuple[Gauge, ...]:
+def _content_gauges(dispatch: Dispatch, index: SharedIndexParts) -> tuple[ValueFamily, ...]:
     """Return the gauges of what the index contains, and what it takes."""
 
     def group_blocks() -> list[Reading]:
@@ -97,69 +97,68 @@ def _content_gauges(dispatch: Dispatch, index: SharedIndexParts) -> tuple[Gauge,
         return [((group,), float(blocks)) for group, blocks in largest]
 
     return (
-        single_gauge("index_blocks", "Blocks in the prefix index.", lambda: index.index.replica.blocks),
         single_gauge(
-            "index_memory_bytes",
+            "radixgate_index_blocks", "Blocks in the prefix index.", lambda: index.index.replica.blocks
+        ),
+        single_gauge(
+            "radixgate_index_memory_bytes",
             "Approximate bytes of memory that this process's copy of the prefix index takes; 0 where it reads "
             "that of the machine's first process.",
             lambda: index.memory_bytes,
         ),
-        Gauge(
-            name="index_group_blocks",
+        GaugeFamily(
+            name="radixgate_index_group_blocks",
             text="Blocks in the prefix index by isolation group, for the thousand largest groups.",
             labels=("group",),
             read=group_blocks,
         ),
-        single_gauge(
-            "index_unrecorded",
+        single_counter(
+            "radixgate_index_unrecorded_total",
             "Prompts not recorded in the prefix index because their tenant had reached `cache_blocks_max`.",
             lambda: dispatch.index_quota.unrecorded_paths,
-            counter=True,
         ),
-        single_gauge("index_nodes", "Nodes of the prefix index.", lambda: len(index.index.replica.nodes)),
         single_gauge(
-            "index_predictions",
+            "radixgate_index_nodes", "Nodes of the prefix index.", lambda: len(index.index.replica.nodes)
+        ),
+        single_gauge(
+            "radixgate_index_predictions",
             "Predictions in the prefix index of what workers are about to cache, of all gateways.",
             lambda: index.index.replica.predictions,
         ),
     )
 
 
-def _replica_gauges(index: SharedIndexParts) -> tuple[Gauge, ...]:
+def _replica_gauges(index: SharedIndexParts) -> tuple[ValueFamily, ...]:
     """Return the gauges of how this gateway's copy of the index follows the one in Redis."""
     return (
         single_gauge(
-            "index_up",
+            "radixgate_index_up",
             "Copy of the prefix index: 1 if it follows Redis, 0 if it stands still.",
             lambda: index.reader.up,
         ),
         single_gauge(
-            "index_keeper",
+            "radixgate_index_keeper",
             "Maintenance of the prefix index: 1 if this gateway keeps it within its bounds, else 0.",
             lambda: index.maintenance.is_leader,
         ),
-        single_gauge(
-            "index_gaps",
+        single_counter(
+            "radixgate_index_gaps_total",
             "Gaps in the changes of the prefix index, whose shard was read again.",
             lambda: index.reader.gaps,
-            counter=True,
         ),
-        single_gauge(
-            "index_snapshots",
+        single_counter(
+            "radixgate_index_snapshots_total",
             "Shards of the prefix index that were read completely.",
             lambda: index.reader.snapshots,
-            counter=True,
         ),
-        single_gauge(
-            "index_corrections",
+        single_counter(
+            "radixgate_index_corrections_total",
             "Corrections of the prefix index after a worker reported fewer cached tokens than indexed.",
             lambda: index.index.corrections,
-            counter=True,
         ),
-        single_gauge(
-            "index_refused",
+        single_counter(
+            "radixgate_index_refused_total",
             "Changes of the prefix index that Redis refused.",
             lambda: index.index.refused,
-            counter=True,
         ),
     )

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from gateway.dispatch.dispatch import Dispatch
 from gateway.quotas.escrow import Escrow
 from gateway.quotas.failover_store import FailoverQuotaStore
-from gateway.telemetry.gauge_collector import Gauge
-from gateway.wiring.gauge_kinds import Reading, single_gauge
+from gateway.telemetry.metric_families import CounterFamily, ValueFamily
+from gateway.wiring.gauge_kinds import Reading, single_counter, single_gauge
 
 
-def quota_gauges(dispatch: Dispatch, quotas: FailoverQuotaStore, escrow: Escrow) -> tuple[Gauge, ...]:
+def quota_gauges(dispatch: Dispatch, quotas: FailoverQuotaStore, escrow: Escrow) -> tuple[ValueFamily, ...]:
     """Return the gauges of the quota stores of a gateway."""
 
     def of_limits(read: Callable[[], Mapping[tuple[str, str], int]]) -> Callable[[], Iterable[Reading]]:
@@ -17,37 +17,35 @@ def quota_gauges(dispatch: Dispatch, quotas: FailoverQuotaStore, escrow: Escrow)
 
     return (
         single_gauge(
-            "leases", "Quota leases held by this gateway.", lambda: len(dispatch.reservations.leases)
+            "radixgate_leases",
+            "Quota leases held by this gateway.",
+            lambda: len(dispatch.reservations.leases),
         ),
         single_gauge(
-            "redis_up",
+            "radixgate_redis_up",
             "Redis for quotas: 1 if it answers and quotas are shared, 0 if this gateway decides alone.",
             lambda: not quotas.away,
         ),
-        single_gauge(
-            "quota_local_decisions",
+        single_counter(
+            "radixgate_quota_local_decisions_total",
             "Quota decisions that this gateway made without Redis.",
             lambda: quotas.local_decisions,
-            counter=True,
         ),
-        single_gauge(
-            "quota_escrow",
+        single_counter(
+            "radixgate_quota_escrow_total",
             "Requests charged to quota that this gateway had reserved in advance.",
             lambda: escrow.taken,
-            counter=True,
         ),
-        Gauge(
-            name="quota_alerts",
+        CounterFamily(
+            name="radixgate_quota_alerts_total",
             text="Alerts sent by this gateway for limits whose usage reached an alert threshold.",
             labels=("scope", "limit"),
             read=of_limits(lambda: quotas.events.alerts),
-            counter=True,
         ),
-        Gauge(
-            name="quota_shadow_refusals",
+        CounterFamily(
+            name="radixgate_quota_shadow_refusals_total",
             text="Requests that a limit in `shadow` mode would have refused.",
             labels=("scope", "limit"),
             read=of_limits(lambda: quotas.events.shadows),
-            counter=True,
         ),
     )

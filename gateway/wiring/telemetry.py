@@ -18,8 +18,8 @@ from gateway.queueing.shared.keys import QueueKeys
 from gateway.settings.tree import Settings
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.build_info import build_info
-from gateway.telemetry.gauge_collector import StateCollector, without_labels
 from gateway.telemetry.gen_ai_metrics import GenAiMetrics, gen_ai_families
+from gateway.telemetry.metric_families import StateCollector, without_labels
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.request_families import request_families
 from gateway.telemetry.request_record import RequestRecord

@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 from gateway.dispatch.dispatch import Dispatch
 from gateway.fleet.fleet import Fleet
-from gateway.telemetry.gauge_collector import Gauge
-from gateway.wiring.gauge_kinds import Reading, worker_gauge
+from gateway.telemetry.metric_families import CounterFamily, GaugeFamily, ValueFamily
+from gateway.wiring.gauge_kinds import Reading, worker_counter, worker_gauge
 from workers.worker import Health
 
 
 def worker_gauges(
     fleet: Fleet, dispatch: Dispatch, models: Callable[[], frozenset[str]]
-) -> tuple[Gauge, ...]:
+) -> tuple[ValueFamily, ...]:
     """Return the gauges of the workers of a fleet. `models`: those that are shown also without a worker."""
     return (
         *_health_gauges(fleet),
@@ -21,7 +21,7 @@ def worker_gauges(
     )
 
 
-def _load_gauges(fleet: Fleet, models: Callable[[], frozenset[str]]) -> tuple[Gauge, ...]:
+def _load_gauges(fleet: Fleet, models: Callable[[], frozenset[str]]) -> tuple[ValueFamily, ...]:
     """Return the gauges of the work that workers have."""
 
     def streams() -> list[Reading]:
@@ -34,30 +34,30 @@ def _load_gauges(fleet: Fleet, models: Callable[[], frozenset[str]]) -> tuple[Ga
     return (
         worker_gauge(
             fleet,
-            "worker_streams",
+            "radixgate_worker_streams",
             "Requests of this gateway that the worker is serving.",
             lambda w: w.load.streams,
         ),
-        Gauge(
-            name="model_streams",
+        GaugeFamily(
+            name="radixgate_model_streams",
             text="Requests of this gateway on workers of the model, including requests for their other models.",
             labels=("model",),
             read=streams,
         ),
         worker_gauge(
             fleet,
-            "worker_queued_tokens",
+            "radixgate_worker_queued_tokens",
             "Estimated uncached prompt tokens of requests that the worker has not sent a first token for.",
             lambda w: w.load.tokens_queued,
         ),
         worker_gauge(
             fleet,
-            "worker_kv_tokens",
+            "radixgate_worker_kv_tokens",
             "Tokens in KV memory of the requests that the worker is serving, by estimate.",
             lambda w: w.load.kv_tokens,
         ),
-        Gauge(
-            name="worker_kv_tokens_max",
+        GaugeFamily(
+            name="radixgate_worker_kv_tokens_max",
             text="Tokens that fit into the worker's KV memory, of workers that report it.",
             labels=("worker",),
             read=lambda: [
@@ -66,80 +66,78 @@ def _load_gauges(fleet: Fleet, models: Callable[[], frozenset[str]]) -> tuple[Ga
         ),
         worker_gauge(
             fleet,
-            "worker_load_heard",
+            "radixgate_worker_load_heard",
             "Source of the worker's load: 1 if its load feed arrives, 0 if it is probed or not known.",
             lambda w: w.load.is_heard,
         ),
     )
 
 
-def _health_gauges(fleet: Fleet) -> tuple[Gauge, ...]:
+def _health_gauges(fleet: Fleet) -> tuple[ValueFamily, ...]:
     """Return the gauges of health, failures and circuit breakers."""
 
     def health() -> list[Reading]:
         return [((w.id, state.value), float(w.health.health is state)) for w in fleet for state in Health]
 
     return (
-        Gauge(
-            name="worker_health",
+        GaugeFamily(
+            name="radixgate_worker_health",
             text="Health of the worker: 1 for its present state, 0 for the other states.",
             labels=("worker", "state"),
             read=health,
         ),
-        worker_gauge(
+        worker_counter(
             fleet,
-            "worker_failures",
+            "radixgate_worker_failures_total",
             "Requests that the worker failed to answer.",
             lambda w: w.failures,
-            counter=True,
         ),
         worker_gauge(
             fleet,
-            "worker_circuit_open",
+            "radixgate_worker_circuit_open",
             "Circuit of the worker: 1 if it is open (too many requests failed, though probes succeed), else 0.",
             lambda w: w.health.circuit_open,
         ),
-        worker_gauge(
+        worker_counter(
             fleet,
-            "worker_circuit_openings",
+            "radixgate_worker_circuit_openings_total",
             "Openings of the worker's circuit.",
             lambda w: w.openings,
-            counter=True,
         ),
     )
 
 
-def _speed_gauges(fleet: Fleet) -> tuple[Gauge, ...]:
+def _speed_gauges(fleet: Fleet) -> tuple[ValueFamily, ...]:
     """Return the gauges of the speeds that were learnt of workers."""
     return (
         worker_gauge(
             fleet,
-            "worker_step_seconds",
+            "radixgate_worker_step_seconds",
             "Learnt seconds between the tokens of a stream on the worker.",
             lambda w: w.speed.step_ms / 1000,
         ),
         worker_gauge(
             fleet,
-            "worker_prefill_seconds_per_token",
+            "radixgate_worker_prefill_seconds_per_token",
             "Learnt seconds of prefill per uncached prompt token on the worker.",
             lambda w: w.speed.ms_per_token / 1000,
         ),
     )
 
 
-def _provider_gauges(fleet: Fleet, dispatch: Dispatch) -> tuple[Gauge, ...]:
+def _provider_gauges(fleet: Fleet, dispatch: Dispatch) -> tuple[ValueFamily, ...]:
     """Return the gauges of providers: their backoff, and the limits of this gateway for them."""
     return (
-        Gauge(
-            name="provider_resting",
+        GaugeFamily(
+            name="radixgate_provider_resting",
             text="Backoff of the provider: 1 while it gets no requests after it answered 429, else 0.",
             labels=("worker",),
             read=lambda: [
                 ((w.id,), float(w.rests_until > fleet.now())) for w in fleet if w.provider is not None
             ],
         ),
-        Gauge(
-            name="provider_limited",
+        CounterFamily(
+            name="radixgate_provider_limited_total",
             text="Requests not sent to the provider because one of its limits was reached.",
             labels=("worker",),
             read=lambda: [
@@ -147,6 +145,5 @@ def _provider_gauges(fleet: Fleet, dispatch: Dispatch) -> tuple[Gauge, ...]:
                 for w in fleet
                 if w.provider is not None
             ],
-            counter=True,
         ),
     )

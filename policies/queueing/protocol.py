@@ -46,7 +46,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Prompt tokens that are cached on that worker."""
     service_class: str = "chat"
     level: int = 0
-    """Urgency of its class; of one tenant's tickets the lowest level goes first."""
+    """Urgency of its class: of one tenant's tickets, and of those that a policy ties, the lowest goes first."""
     target_seconds: float = 0.0
     """The TTFT target of its class."""
     work_share: float = 0.0

@@ -32,7 +32,7 @@ from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Plan, Tenant
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.prompt_encoders import TokenizerEncoder, read_tokenizer
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 from radix_cache.namespace import Namespace, hasher_for
 from tests.benchmarks.report import new_table, number
 from workers.chat_template import ChatTemplate
@@ -84,7 +84,9 @@ class Bench:
         }
 
     async def _timed(self, way: Callable[[InferenceRequest], Awaitable[int]], messages: Messages) -> float:
-        request = decode_request(Surface.CHAT, json.dumps({"model": "m", "messages": messages}).encode())
+        request = decode_openai_request(
+            Surface.CHAT, json.dumps({"model": "m", "messages": messages}).encode()
+        )
         began = time.perf_counter()
         tokens = await way(request)
         return (time.perf_counter() - began) * 1e9 / tokens

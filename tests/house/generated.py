@@ -108,7 +108,7 @@ def metrics() -> list[tuple[str, str, str, str]]:
     nothing: Any = None  # families are only described here, never read
     return sorted(
         (
-            f"radixgate_{family.name}" + ("_total" if family.kind == "counter" else ""),
+            family.name,
             family.kind,
             ", ".join(family.labels),
             family.text,

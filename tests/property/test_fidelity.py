@@ -12,7 +12,7 @@ from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import FORM_SURFACES, GENERATING_SURFACES, Surface
 from gateway.relay.relay import relay
 from gateway.telemetry.request_record import Progress
-from gateway.web.openai.inference_requests import GATEWAY_OWNED, body_type, decode_request
+from gateway.web.openai.inference_requests import GATEWAY_OWNED, body_type, decode_openai_request
 from workers.adapter import WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters.openai import OpenAIAdapter
 from workers.adapters.sglang import SglangAdapter
@@ -58,7 +58,7 @@ OWNED_BY_ADAPTERS = {"model", "rid", "request_id", "cache_salt"}
 )
 def test_every_field_that_is_not_the_gateways_reaches_the_worker_as_it_was(surface, more, adapter, spaces):
     sent = {"model": "m", **WHAT.get(surface, {}), **more}
-    request = decode_request(surface, json.dumps(sent, indent=spaces).encode())
+    request = decode_openai_request(surface, json.dumps(sent, indent=spaces).encode())
     call = WorkerCall(id="r", path="p", fields=request.fields, model="m", stream=False, cache_salt="s")
     got = json.loads(msgspec.json.encode(adapter.body(call)))
     expected = {name: value for name, value in sent.items() if name not in GATEWAY_OWNED | OWNED_BY_ADAPTERS}
@@ -88,7 +88,7 @@ class Client:
 
 async def passed(surface, body, content_type="application/json"):
     client = Client()
-    request = decode_request(surface, json.dumps({"model": "m", **WHAT.get(surface, {})}).encode())
+    request = decode_openai_request(surface, json.dumps({"model": "m", **WHAT.get(surface, {})}).encode())
     progress = Progress("r", surface.value, lambda: 0.0, lambda: 0.0)
     await relay(Answer(body, content_type), client, request, progress, {})
     return client.got, progress

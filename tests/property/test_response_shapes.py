@@ -12,7 +12,7 @@ from gateway.fleet.response_shape import NAMES_MAX, ResponseShapes
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import StreamAggregator
 from gateway.telemetry.request_record import Progress
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 
 BLANK = st.sampled_from([None, []])
 BLANKS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=3).map("x_{}".format), BLANK, max_size=4)
@@ -145,7 +145,9 @@ class Client:
 
 async def test_the_first_answer_passes_as_it_came_and_the_next_has_its_shape():
     shapes, client = ResponseShapes(), Client()
-    request = decode_request(Surface.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}')
+    request = decode_openai_request(
+        Surface.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
+    )
     whole = b'{ "new": null, "choices": [{"message": {"content": "a", "refusal": null, "audio": null}}]}'
     chunk = (
         b'data: {"choices":[{"index":0,"delta":{"content":"b"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'

@@ -17,7 +17,7 @@ import pytest
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Surface
 from gateway.web.anthropic.request_translation import decode_message_request
-from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_request
+from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_openai_request
 from gateway.web.responses import items
 from gateway.web.responses.request_translation import decode_responses_body, to_chat_request
 from workers.adapter import WorkerCall, WorkerTarget
@@ -80,7 +80,7 @@ def test_every_field_reaches_the_worker_as_it_was(sdk, surface, kind):
     for body in bodies(sdk, PASSED_ON[surface]):
         # What of it is a token id or how many answers there are is checked; the rest is between client and worker.
         sent = {**body, "model": "m"}
-        request = decode_request(surface, json.dumps(sent).encode())
+        request = decode_openai_request(surface, json.dumps(sent).encode())
         call = WorkerCall(id="r", path="p", fields=request.fields, model="m", stream=False)
         got = json.loads(msgspec.json.encode(ADAPTERS[kind].body(call)))
         assert {name: got.get(name) for name in sent} == sent

@@ -13,7 +13,7 @@ from gateway.relay.faithful_streams import has_faithful_stream
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import StreamAggregator
 from gateway.telemetry.request_record import Progress
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 from workers.adapter import StreamBroken, WorkerUnreachable
 
 HEAD = {"id": "a", "created": 1, "model": "m", "system_fingerprint": None, "x_new": {"of": ["it", 1]}}
@@ -171,7 +171,9 @@ class Client:
 
 async def passed(stream):
     client, progress = Client(), Progress("r", "chat", lambda: 0.0, lambda: 0.0)
-    request = decode_request(Surface.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}')
+    request = decode_openai_request(
+        Surface.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
+    )
     await relay(stream, client, request, progress, {})
     return client, progress
 
@@ -265,4 +267,4 @@ def test_what_is_nested_without_end_is_no_answer():
 )
 def test_only_what_a_stream_says_all_of_is_asked_for_as_one(more, faithful):
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **more}
-    assert has_faithful_stream(decode_request(Surface.CHAT, json.dumps(body).encode())) is faithful
+    assert has_faithful_stream(decode_openai_request(Surface.CHAT, json.dumps(body).encode())) is faithful

@@ -36,7 +36,7 @@ from workers.worker import Role
 
 log = logging.getLogger(__name__)
 
-PROBE_SECONDS = 0.5
+PROBE_INTERVAL_SECONDS = 0.5
 IDLE_PROBES = 3
 """Probes in a row that must report no load: vLLM's load is read with every third probe only."""
 NOTICE_SECONDS = 2.0
@@ -190,7 +190,7 @@ async def _wait_until_idle(
     seconds_max: float,
     *,
     notice_seconds: float = NOTICE_SECONDS,
-    probe_seconds: float = PROBE_SECONDS,
+    probe_seconds: float = PROBE_INTERVAL_SECONDS,
 ) -> None:
     """Wait until gateways had time to notice the drain and the engine reports no running requests."""
     await asyncio.sleep(min(seconds_max, notice_seconds))

@@ -225,7 +225,7 @@ class MessageBatchHandlers:
             find,
             no_results,
             content_type="application/x-jsonl",
-            idle_seconds_max=self._idle_seconds_max,
+            unread_seconds_max=self._idle_seconds_max,
         )
 
     def _encoded(self, batch: StoredBatch) -> bytes:

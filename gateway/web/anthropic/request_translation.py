@@ -20,7 +20,7 @@ from gateway.domain.request import InferenceRequest, Surface
 from gateway.web.anthropic import wire
 from gateway.web.anthropic.tools import tool_fields
 from gateway.web.bodies.typed_bodies import decode_typed_body
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 
 BILLING = "x-anthropic-billing-header"
 """The first line of Claude Code's system prompt, which differs in each request. It is removed, because with it no
@@ -59,7 +59,7 @@ def decode_message_request(body: bytes) -> MessageRequest:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if read.metadata is not None and read.metadata.user_id is not None:
         chat["user"] = read.metadata.user_id
-    request = decode_request(Surface.CHAT, msgspec.json.encode(chat))
+    request = decode_openai_request(Surface.CHAT, msgspec.json.encode(chat))
     return MessageRequest(
         # As at Anthropic, since clients ask for more output than fits the context of most models here.
         chat=msgspec.structs.replace(request, accepts_shorter_answers=True),
@@ -72,7 +72,9 @@ def decode_message_request(body: bytes) -> MessageRequest:
 def decode_count_request(body: bytes) -> InferenceRequest:
     """Return the request in a body of /v1/messages/count_tokens, which has no max_tokens. Raises BadRequest."""
     read, fields = decode_typed_body(body, _COUNT_TOKENS)
-    return decode_request(Surface.CHAT, msgspec.json.encode(_chat(read, fields) | tool_fields(read)[0]))
+    return decode_openai_request(
+        Surface.CHAT, msgspec.json.encode(_chat(read, fields) | tool_fields(read)[0])
+    )
 
 
 def _chat(read: wire.CountTokensBody, fields: Mapping[str, msgspec.Raw]) -> Json:

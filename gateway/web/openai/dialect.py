@@ -7,7 +7,7 @@ from gateway.domain.errors import GatewayError
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.web.bodies.body_decoding import LONG_BYTES
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 
 
 class OpenAIDialect:
@@ -22,8 +22,8 @@ class OpenAIDialect:
     async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         """Return the request in a body. Raises BadRequest that names the field."""
         if len(body) <= LONG_BYTES:
-            return decode_request(self.surface, body)
-        return await asyncio.to_thread(decode_request, self.surface, body)
+            return decode_openai_request(self.surface, body)
+        return await asyncio.to_thread(decode_openai_request, self.surface, body)
 
     def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         """Do nothing: answers of this API do not depend on the counts."""

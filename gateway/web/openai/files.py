@@ -111,7 +111,7 @@ class FileHandlers:
             find,
             lambda: _not_found(http),
             content_type="application/octet-stream",
-            idle_seconds_max=self._idle_seconds_max,
+            unread_seconds_max=self._idle_seconds_max,
         )
 
     async def _found(self, http: web.Request) -> StoredFile:

@@ -187,7 +187,7 @@ _DECODERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
 }
 
 
-def decode_request(surface: Surface, body: bytes) -> InferenceRequest:
+def decode_openai_request(surface: Surface, body: bytes) -> InferenceRequest:
     """Return the request in a body. Raises BadRequest that names the field."""
     try:
         read, fields = (
@@ -234,6 +234,7 @@ def _decode_short(surface: Surface, body: bytes) -> tuple[Any, dict[str, msgspec
     # Raw values are not decoded here, and a worker may fail at bytes that are not UTF-8.
     if not body.isascii():
         check_utf8(body)
+    # Also here, since rows of batches, and what other APIs' bodies are translated to, were not checked on arrival.
     if len(body) > SHORT_BYTES_MAX:
         check_values(body)
     fields = _FIELDS.decode(body)
@@ -290,7 +291,7 @@ def _prompt(surface: Surface, read: Any) -> list[Any]:
             return _prompts(read.input, "input")
         case Surface.TOKENIZE | Surface.DETOKENIZE:
             return [NO_TOKENS]
-    read.model = None
+    read.model = None  # Not a text of the prompt.
     try:
         texts = list(_texts(msgspec.structs.asdict(read).values()))
     except msgspec.ValidationError as err:

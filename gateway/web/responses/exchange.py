@@ -84,7 +84,7 @@ class ResponsesExchange(HttpExchange):
             self._background_responses,
             stored,
             after=-1,
-            idle_seconds_max=self._unread_seconds_max,
+            unread_seconds_max=self._unread_seconds_max,
         )
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.web.bodies.typed_bodies import decode_typed_body
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 from gateway.web.responses import wire
 from gateway.web.responses.messages import chat_messages
 from gateway.web.responses.tools import ChatTools
@@ -82,7 +82,7 @@ def to_chat_request(
     chat |= tools.chat_fields(read.tool_choice) | _format_fields(read)
     if "tools" in chat and read.parallel_tool_calls is not None:
         chat["parallel_tool_calls"] = read.parallel_tool_calls
-    request = decode_request(Surface.CHAT, msgspec.json.encode(chat))
+    request = decode_openai_request(Surface.CHAT, msgspec.json.encode(chat))
     return ResponseRequest(body=read, chat=request, tools=tools, context=context, own_from=len(previous))
 
 

@@ -36,7 +36,7 @@ class StoredResponseHandlers:
         background_responses: BackgroundResponses | None,
         authenticate: AuthenticateTenant,
         *,
-        idle_seconds_max: float,
+        unread_seconds_max: float,
     ) -> None:
         """Create the handlers.
 
@@ -44,11 +44,11 @@ class StoredResponseHandlers:
             store: The stored responses; None without a database.
             background_responses: The responses under way in this gateway; None without a database.
             authenticate: Returns the tenant of a request.
-            idle_seconds_max: A client that reads nothing of a stream for so long is treated as gone.
+            unread_seconds_max: A client that reads nothing of a stream for so long is treated as gone.
         """
         self._store = store
         self._background_responses = background_responses
-        self._idle_seconds_max = idle_seconds_max
+        self._unread_seconds_max = unread_seconds_max
         self._authenticate = authenticate
 
     def routes(self) -> list[tuple[str, str, Handler]]:
@@ -80,7 +80,7 @@ class StoredResponseHandlers:
         except DatabaseDown:
             return error_response(ResponsesUnavailable(), http)
         return await stream_background_response(
-            http, self._background_responses, found, after=after, idle_seconds_max=self._idle_seconds_max
+            http, self._background_responses, found, after=after, unread_seconds_max=self._unread_seconds_max
         )
 
     async def _response_body(self, http: web.Request) -> bytes:
@@ -149,7 +149,7 @@ async def stream_background_response(
     stored: StoredResponse,
     *,
     after: int,
-    idle_seconds_max: float,
+    unread_seconds_max: float,
 ) -> web.StreamResponse:
     """Answer with the stream of a background response.
 
@@ -158,7 +158,7 @@ async def stream_background_response(
         background_responses: The responses under way in this gateway.
         stored: The response to stream.
         after: Number of the last event that the client has; -1 for none.
-        idle_seconds_max: A client that reads nothing for so long is treated as gone.
+        unread_seconds_max: A client that reads nothing for so long is treated as gone.
     """
     headers = {"server": SERVER, "x-request-id": new_request_id(), **STREAM_HEADERS}
     answer = web.StreamResponse(headers=headers)
@@ -166,7 +166,7 @@ async def stream_background_response(
     await answer.prepare(http)
     try:
         async for events in background_responses.follow(stored, after):
-            async with asyncio.timeout(idle_seconds_max):
+            async with asyncio.timeout(unread_seconds_max):
                 await answer.write(events)
         await answer.write_eof()
     except TimeoutError:

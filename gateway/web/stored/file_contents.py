@@ -19,7 +19,7 @@ async def send_content(
     lost_error: Callable[[], GatewayError],
     *,
     content_type: str,
-    idle_seconds_max: float,
+    unread_seconds_max: float,
 ) -> web.StreamResponse:
     """Answer with the content of a file, unchanged.
 
@@ -28,7 +28,7 @@ async def send_content(
         find: Returns the file and the storage of its tenant. Raises GatewayError.
         lost_error: Returns the error for a file without its content.
         content_type: Of the answer.
-        idle_seconds_max: A client that reads nothing for so long is treated as gone.
+        unread_seconds_max: A client that reads nothing for so long is treated as gone.
     """
     try:
         tenant_files, file = await find()
@@ -44,7 +44,7 @@ async def send_content(
     answer.content_type, answer.content_length = content_type, file.bytes
 
     async def send(piece: bytes) -> None:
-        async with asyncio.timeout(idle_seconds_max):
+        async with asyncio.timeout(unread_seconds_max):
             await answer.write(piece)
 
     await answer.prepare(http)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from gateway.adminapi.route_explanation import RouteAsked, explain_route
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 from tests.fakes.scripted_worker import Script, ScriptedWorker
 from tests.integration.queueing.test_shared_turns import nothing_is_left, together
 from tests.integration.runtime.test_reference_cycles import left_by
@@ -242,7 +242,7 @@ async def test_route_explains_why_a_provider_is_considered_or_not(gateway):
 
             async def told(tenant):
                 body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-                found = await explain_route(at, decode_request, RouteAsked(body=body, tenant=tenant))
+                found = await explain_route(at, decode_openai_request, RouteAsked(body=body, tenant=tenant))
                 return [(worker.worker, worker.rank, worker.reason) for worker in found.workers]
 
             ours, provider = await told("acme")

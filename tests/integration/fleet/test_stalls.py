@@ -48,7 +48,7 @@ async def test_requests_at_a_frozen_worker_are_answered_by_another_and_begun_str
 async def test_a_worker_that_computes_long_prompts_and_answers_probes_is_left_in_peace(gateway, monkeypatch):
     monkeypatch.setattr(stalls, "QUIET_SECONDS_MIN", 0.25)
     monkeypatch.setattr(stalls, "QUIET_STEPS", 0)
-    monkeypatch.setattr(stalls, "PROBE_SECONDS", 1.5)
+    monkeypatch.setattr(stalls, "PROBE_ANSWER_SECONDS_MAX", 1.5)
     async with ScriptedWorker() as slow, ScriptedWorker() as other:
         async with gateway(slow, other, **ROUND_ROBIN) as running:
             slow.then(first_after=4.0)
@@ -62,7 +62,7 @@ async def test_a_worker_that_computes_long_prompts_and_answers_probes_is_left_in
 async def test_a_gateway_that_is_held_up_itself_blames_no_worker(gateway, monkeypatch):
     monkeypatch.setattr(stalls, "QUIET_SECONDS_MIN", 0.5)
     monkeypatch.setattr(stalls, "QUIET_STEPS", 0)
-    monkeypatch.setattr(stalls, "PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(stalls, "PROBE_ANSWER_SECONDS_MAX", 0.5)
     async with ScriptedWorker() as one, ScriptedWorker() as two:
         async with gateway(one, two, **ROUND_ROBIN) as running:
             for worker in (one, two):

@@ -51,12 +51,12 @@ def metrics() -> dict[str, tuple[str, set[str]]]:
         build_info(nothing),
         certificate_family(nothing),
     ):
-        name, labels = f"radixgate_{family.name}", set(family.labels)
+        name, labels = family.name, set(family.labels)
         if family.kind == "histogram":
             series[f"{name}_bucket"] = ("histogram", labels | {"le"})
             series[f"{name}_sum"] = series[f"{name}_count"] = ("histogram", labels)
         else:
-            series[f"{name}_total" if family.kind == "counter" else name] = (family.kind, labels)
+            series[name] = (family.kind, labels)
     return series
 
 

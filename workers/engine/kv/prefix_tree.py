@@ -14,7 +14,8 @@ The tree holds one reference on each block that it owns, and every sequence that
 There is no path compression, so no node is ever split. There are no lock counts: a sequence refers to its whole
 path, so an idle node has only idle descendants. A path is released deepest first, so the idle list is ordered by
 last use, children before parents: its oldest entry is a leaf, and evicting it is the exact least-recently-used
-rule, in O(1).
+rule, in O(1). (With a sliding window, below, a sequence refers to the end of its path only: an idle node may have
+descendants in use, and the oldest entry need not be a leaf.)
 
 When every layer of the model has a sliding window, the blocks that lie wholly before the window are not read again:
 
@@ -242,6 +243,7 @@ class PrefixTree:
             node = children.get(tuple(tokens[end - size : end]))
             if node is None:
                 break
+            # The cached blocks without a gap down to this node: all those that are read have to be among them.
             unbroken = unbroken + 1 if node.block != EVICTED else 0
             if unbroken >= node.depth - self.first_readable_block(node.depth):
                 deepest = node

@@ -134,8 +134,8 @@ async def test_a_report_that_cannot_be_used_is_a_failed_probe():
 
 
 async def test_one_workers_nonsense_does_not_stop_the_probes_of_the_others(monkeypatch):
-    monkeypatch.setattr(module, "PROBE_SECONDS", 0.001)
-    monkeypatch.setattr(module, "PROBE_SECONDS_NOT_UP", 0.001)
+    monkeypatch.setattr(module, "PROBE_INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(module, "PROBE_INTERVAL_SECONDS_NOT_UP", 0.001)
     good, bad = worker("good", Adapter()), worker("bad", Adapter())
     good.adapter.says = WorkerUnreachable("not yet")
     bad.adapter.says = UnicodeError("label empty or too long")

@@ -11,7 +11,7 @@ from gateway.fleet.stalls import (
     BROKEN_SECONDS,
     LOOK_SECONDS,
     PREFILL_SECONDS_MAX,
-    PROBE_SECONDS,
+    PROBE_ANSWER_SECONDS_MAX,
     QUIET_SECONDS_MIN,
     StallDetector,
     quiet_after_seconds,
@@ -82,7 +82,7 @@ async def test_a_silent_worker_is_probed_then_down_and_at_last_its_streams_are_b
     assert silent.adapter.probes == 0
     await pass_silently(detector, LOOK_SECONDS, other)
     assert (silent.adapter.probes, silent.health.health) == (1, Health.UP)
-    await pass_silently(detector, PROBE_SECONDS, other)
+    await pass_silently(detector, PROBE_ANSWER_SECONDS_MAX, other)
     assert (silent.health.health, silent.adapter.abandoned, silent.adapter.broken) == (Health.DOWN, 1, 0)
     await pass_silently(detector, BROKEN_SECONDS, other)
     assert silent.adapter.broken > 0
@@ -92,7 +92,7 @@ async def test_a_silent_worker_is_probed_then_down_and_at_last_its_streams_are_b
 async def test_any_byte_ends_the_silence_that_of_an_answered_probe_too(stage):
     silent, other, detector = stage
     for _ in range(5):
-        await pass_silently(detector, QUIET_SECONDS_MIN + PROBE_SECONDS - LOOK_SECONDS, other)
+        await pass_silently(detector, QUIET_SECONDS_MIN + PROBE_ANSWER_SECONDS_MAX - LOOK_SECONDS, other)
         silent.adapter.received += 1
         await pass_silently(detector, LOOK_SECONDS, other)
     assert silent.health.health is Health.UP

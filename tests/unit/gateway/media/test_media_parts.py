@@ -13,7 +13,7 @@ from gateway.domain.tenant import Plan, Tenant
 from gateway.media.media_parts import MEDIA_MAX, MEDIA_TOKENS, PLACEHOLDER_BIT, media_tokens
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.prompt_encoders import TextEncoder, TokenizerEncoder
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 from workers.engine import tiny_checkpoint
 
 ACME = Tenant(id="acme", organisation="acme", key_id="k", plan=Plan(), group="tenant:acme")
@@ -40,7 +40,7 @@ def said(*parts):
 
 def prompt_of(encoder, *parts, length_max=None):
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": said(*parts)}]}).encode()
-    return asyncio.run(encoder.encode(decode_request(Surface.CHAT, body), ACME, length_max))[0]
+    return asyncio.run(encoder.encode(decode_openai_request(Surface.CHAT, body), ACME, length_max))[0]
 
 
 def units(encoder, *parts):

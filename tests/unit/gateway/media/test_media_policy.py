@@ -9,14 +9,14 @@ from gateway.domain.request import Surface
 from gateway.media.media_fetch import is_public
 from gateway.media.media_policy import MediaPolicy
 from gateway.settings.types import MediaHost, address_of
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 
 DATA = "data:image/png;base64,Y2F0"
 
 
 def request(*parts, role="user"):
     body = {"model": "m", "messages": [{"role": role, "content": list(parts)}]}
-    return decode_request(Surface.CHAT, json.dumps(body).encode())
+    return decode_openai_request(Surface.CHAT, json.dumps(body).encode())
 
 
 async def refusal(*parts, role="user"):
@@ -94,7 +94,7 @@ async def test_a_long_address_is_not_quoted_whole():
 
 
 async def test_completions_have_no_media():
-    asked = decode_request(Surface.COMPLETIONS, b'{"model":"m","prompt":"http://x"}')
+    asked = decode_openai_request(Surface.COMPLETIONS, b'{"model":"m","prompt":"http://x"}')
     assert await MediaPolicy().apply(asked, None, None) is asked
 
 
@@ -157,7 +157,7 @@ def test_what_is_no_host_is_refused(text):
 async def test_an_address_is_refused_wherever_a_message_has_it(message):
     body = json.dumps({"model": "m", "messages": [{"role": "user", **message}]}).encode()
     with pytest.raises(BadRequest) as refused:
-        await MediaPolicy().apply(decode_request(Surface.CHAT, body), None, None)
+        await MediaPolicy().apply(decode_openai_request(Surface.CHAT, body), None, None)
     assert refused.value.param == "messages"
 
 
@@ -175,7 +175,7 @@ async def test_an_address_is_refused_wherever_a_message_has_it(message):
     ],
 )
 async def test_fields_of_a_message_that_are_no_addresses_pass(message):
-    asked = decode_request(Surface.CHAT, json.dumps({"model": "m", "messages": [message]}).encode())
+    asked = decode_openai_request(Surface.CHAT, json.dumps({"model": "m", "messages": [message]}).encode())
     assert await MediaPolicy().apply(asked, None, None) is asked
 
 

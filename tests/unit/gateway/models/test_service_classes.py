@@ -10,7 +10,7 @@ from gateway.domain.request import Surface
 from gateway.domain.tenant import Plan, Tenant
 from gateway.models.service_classes import ServiceClasses
 from gateway.settings.service_classes import ServiceClassesSettings
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 from gateway.web.queue_headers import parse_queue_headers
 
 CLASSES = ServiceClasses(
@@ -20,7 +20,7 @@ CLASSES = ServiceClasses(
 
 def request(**more):
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **more}
-    return decode_request(Surface.CHAT, json.dumps(body).encode())
+    return decode_openai_request(Surface.CHAT, json.dumps(body).encode())
 
 
 def named(*, header=None, key=None, plan=(), model="m", **more):

@@ -13,13 +13,15 @@ from gateway.relay.answer_memory import FREE_BYTES, AnswerMemory
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import INDEXED_MAX, VALUES_MAX, StreamAggregator
 from gateway.telemetry.request_record import Progress
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 from tests.fakes.stub_adapter import StubAnswer, streamed
 from workers.adapter import WorkerUnreachable
 
 MEMORY_BYTES = 8 * 1024**2
 PIECE = b"a" * 64 * 1024
-REQUEST = decode_request(Surface.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}')
+REQUEST = decode_openai_request(
+    Surface.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
+)
 
 
 def frame(delta=b'"content":"hi"', more=b""):

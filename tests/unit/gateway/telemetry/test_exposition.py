@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
 from gateway.telemetry.exposition import expose_in_slices
-from gateway.telemetry.gauge_collector import StateCollector
+from gateway.telemetry.metric_families import StateCollector
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.request_families import request_families
 from radix_cache import loop_yield

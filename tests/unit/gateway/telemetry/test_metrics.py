@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.domain.token_usage import TokenUsage
 from gateway.telemetry import overview as telemetry_overview
-from gateway.telemetry.gauge_collector import StateCollector
+from gateway.telemetry.metric_families import StateCollector
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
 from gateway.telemetry.request_families import request_families

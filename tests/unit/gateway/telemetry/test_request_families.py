@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 from prometheus_client.exposition import choose_encoder
 
 from gateway.telemetry import metrics as telemetry_metrics
-from gateway.telemetry.gauge_collector import StateCollector, without_labels
+from gateway.telemetry.metric_families import StateCollector, without_labels
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.request_families import request_families
 from gateway.telemetry.request_record import RequestRecord
@@ -50,10 +50,11 @@ class Reference:
         self.pairs = set()
         for family in request_families(None, tenant_histograms=tenant_histograms):
             kind, more = (Counter, {}) if family.kind == "counter" else (Histogram, {})
-            if family.name in BUCKETS:
-                more = {"buckets": BUCKETS[family.name]}
-            self.metrics[family.name] = kind(
-                family.name, family.text, family.labels, namespace="radixgate", registry=self.registry, **more
+            name = family.name.removeprefix("radixgate_").removesuffix("_total")
+            if name in BUCKETS:
+                more = {"buckets": BUCKETS[name]}
+            self.metrics[name] = kind(
+                name, family.text, family.labels, namespace="radixgate", registry=self.registry, **more
             )
 
     def add(self, name, value, *labels):

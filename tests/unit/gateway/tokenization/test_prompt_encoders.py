@@ -18,7 +18,7 @@ from gateway.tokenization import encoder_threads
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.min_token_count import token_bytes_max
 from gateway.tokenization.prompt_encoders import TextEncoder, TokenizerEncoder
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 from radix_cache.namespace import Namespace, hasher_for
 from tests.fakes.loop_gate import LoopGate
 from workers.chat_template import ChatTemplate
@@ -56,11 +56,13 @@ ACME = tenant()
 
 
 def chat(messages, **more):
-    return decode_request(Surface.CHAT, json.dumps({"model": "m", "messages": messages, **more}).encode())
+    return decode_openai_request(
+        Surface.CHAT, json.dumps({"model": "m", "messages": messages, **more}).encode()
+    )
 
 
 def complete(prompt):
-    return decode_request(Surface.COMPLETIONS, json.dumps({"model": "m", "prompt": prompt}).encode())
+    return decode_openai_request(Surface.COMPLETIONS, json.dumps({"model": "m", "prompt": prompt}).encode())
 
 
 def tokens(encoder, request, of=ACME, length_max=None):
@@ -214,7 +216,7 @@ def test_what_a_template_reads_is_in_the_tokens(talkative, reference, fields, va
 def test_a_field_for_the_template_that_makes_no_sense_is_named(talkative, fields, param):
     body = b'{"model":"m","messages":[{"role":"user","content":""}],' + fields + b"}"
     with pytest.raises(BadRequest) as refusal:
-        tokens(talkative, decode_request(Surface.CHAT, body))
+        tokens(talkative, decode_openai_request(Surface.CHAT, body))
     assert refusal.value.param == param
 
 
@@ -271,7 +273,7 @@ def test_without_a_tokenizer_longer_conversations_begin_with_shorter_ones():
 
 def test_without_a_tokenizer_spelling_of_json_does_not_matter_but_tools_do():
     plain = blocks(TextEncoder(), chat(said("x" * 100)))
-    spaced = decode_request(
+    spaced = decode_openai_request(
         Surface.CHAT, b'{ "model": "m", "messages": [ {"content": "%s", "role": "system"} ] }' % (b"x" * 100)
     )
     assert blocks(TextEncoder(), spaced) == plain

@@ -10,7 +10,7 @@ from gateway.domain.request import Surface
 from gateway.domain.tenant import Plan, Tenant
 from gateway.tokenization import worker_tokens as module
 from gateway.tokenization.worker_tokens import AGAIN_SECONDS, WorkerEncoder
-from gateway.web.openai.inference_requests import decode_request
+from gateway.web.openai.inference_requests import decode_openai_request
 from tests.fakes.clock import FakeClock
 from workers.adapter import WorkerUnreachable
 
@@ -56,11 +56,11 @@ def tenant(name="acme"):
 
 def chat(text="hi", **more):
     body = {"model": "alias", "messages": [{"role": "user", "content": text}], **more}
-    return decode_request(Surface.CHAT, json.dumps(body).encode())
+    return decode_openai_request(Surface.CHAT, json.dumps(body).encode())
 
 
 def complete(prompt, **more):
-    return decode_request(
+    return decode_openai_request(
         Surface.COMPLETIONS, json.dumps({"model": "alias", "prompt": prompt, **more}).encode()
     )
 
@@ -108,7 +108,7 @@ async def test_what_was_not_used_for_long_is_forgotten(encoder, engine):
         complete(["a", "b"]),
         chat("x" * 2_100_000),
         complete("x" * 2_100_000),
-        decode_request(Surface.EMBEDDINGS, b'{"model": "m", "input": "hi"}'),
+        decode_openai_request(Surface.EMBEDDINGS, b'{"model": "m", "input": "hi"}'),
     ],
     ids=[
         "a field of templates",

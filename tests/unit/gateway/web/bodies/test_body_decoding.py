@@ -43,7 +43,7 @@ def test_what_is_no_id_is_named_by_its_place_wherever_the_list_is_cut(wrong, mon
 )
 def test_a_prompt_that_is_none_is_refused_by_its_field(surface, field, prompt):
     with pytest.raises(BadRequest) as raised:
-        inference_requests.decode_request(surface, json.dumps({"model": "m", field: prompt}).encode())
+        inference_requests.decode_openai_request(surface, json.dumps({"model": "m", field: prompt}).encode())
     assert raised.value.param == field
     assert field in raised.value.message
 
@@ -53,7 +53,9 @@ async def test_the_event_loop_goes_on_while_a_long_body_is_read(monkeypatch):
     monkeypatch.setattr(body_decoding, "yield_gil", gate)
     body = json.dumps({"model": "m", "prompt": list(range(1_000_000))}).encode()
     request, _ = await asyncio.gather(
-        decode_in_thread_if_long(body, partial(inference_requests.decode_request, Surface.COMPLETIONS)),
+        decode_in_thread_if_long(
+            body, partial(inference_requests.decode_openai_request, Surface.COMPLETIONS)
+        ),
         gate.open(),
     )
     assert request.prompt == [array("I", range(1_000_000))]
@@ -64,7 +66,7 @@ async def test_what_a_long_body_is_refused_for_is_said():
     assert len(body) > body_decoding.LONG_BYTES
     with pytest.raises(BadRequest, match="must name a model"):
         await decode_in_thread_if_long(
-            body, lambda body: inference_requests.decode_request(Surface.COMPLETIONS, body)
+            body, lambda body: inference_requests.decode_openai_request(Surface.COMPLETIONS, body)
         )
 
 
@@ -86,7 +88,7 @@ def in_slices(surface, body, size=4):
 def told(surface, body):
     """All that a body is read to; None if it is refused."""
     try:
-        request = inference_requests.decode_request(surface, body)
+        request = inference_requests.decode_openai_request(surface, body)
     except BadRequest:
         return None
     fields = {name: bytes(value) for name, value in request.fields.items()}

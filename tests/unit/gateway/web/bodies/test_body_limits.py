@@ -22,7 +22,7 @@ from gateway.web.bodies.body_limits import (
     check_values,
     value_is_deep,
 )
-from gateway.web.openai.inference_requests import LOGPROBS_MAX, WHOLE_NUMBER_MAX, decode_request
+from gateway.web.openai.inference_requests import LOGPROBS_MAX, WHOLE_NUMBER_MAX, decode_openai_request
 
 FEW_VALUES = 50_000
 MANY_NUMBERS = b", [" + b", ".join([b"1"] * (FEW_VALUES + 2)) + b"]]"
@@ -40,13 +40,13 @@ def chat(extra=""):
 
 def refused(body, surface=Surface.CHAT):
     with pytest.raises(BadRequest) as refusal:
-        decode_request(surface, body)
+        decode_openai_request(surface, body)
     return refusal.value.param
 
 
 @pytest.mark.parametrize("field", ["tools", "nobody_knows_it"])
 def test_a_value_may_be_as_deep_as_the_bound_and_no_deeper(field):
-    assert decode_request(Surface.CHAT, chat(f',"{field}":{nested(DEPTH_MAX)}')).fields[field]
+    assert decode_openai_request(Surface.CHAT, chat(f',"{field}":{nested(DEPTH_MAX)}')).fields[field]
     assert refused(chat(f',"{field}":{nested(DEPTH_MAX + 1)}')) == field
 
 
@@ -54,19 +54,19 @@ def test_messages_may_not_be_deep_either():
     def body(levels):
         return f'{{"model":"m","messages":[{{"role":"user","x":{nested(levels)}}}]}}'.encode()
 
-    assert decode_request(Surface.CHAT, body(DEPTH_MAX - 2))
+    assert decode_openai_request(Surface.CHAT, body(DEPTH_MAX - 2))
     assert refused(body(DEPTH_MAX - 1)) == "messages"
 
 
 def test_brackets_in_texts_are_no_depth_and_no_objects():
     text = "[{" * (CONTAINERS_MAX // 2 + 1) + ',"' * 10
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}], "x": text}).encode()
-    assert decode_request(Surface.CHAT, body).prompt[0]["content"] == text
+    assert decode_openai_request(Surface.CHAT, body).prompt[0]["content"] == text
 
 
 def test_many_shallow_values_are_no_depth():
     body = chat(f',"tools":{json.dumps([{"type": "function"}] * 1000)}')
-    assert decode_request(Surface.CHAT, body)
+    assert decode_openai_request(Surface.CHAT, body)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_body_of_very_many_values_is_refused_at_once(value):
 
 def test_a_body_has_a_bound_of_top_level_fields():
     fields = [f',"k{n}":1' for n in range(FIELDS_MAX - 1)]
-    assert decode_request(Surface.CHAT, chat("".join(fields[:-1])))
+    assert decode_openai_request(Surface.CHAT, chat("".join(fields[:-1])))
     assert refused(chat("".join(fields))) is None
 
 
@@ -124,7 +124,7 @@ def test_what_a_body_becomes_is_estimated_by_its_values():
 
 def test_a_prompt_of_a_million_token_ids_is_read():
     body = b'{"model":"m","prompt":[' + b",".join([b"7"] * 1_000_000) + b"]}"
-    assert len(decode_request(Surface.COMPLETIONS, body).prompt[0]) == 1_000_000
+    assert len(decode_openai_request(Surface.COMPLETIONS, body).prompt[0]) == 1_000_000
 
 
 @given(st.recursive(st.text(alphabet='[]{},"\\x', max_size=9), lambda inner: st.lists(inner, max_size=3)))
@@ -155,14 +155,14 @@ def test_what_stands_in_strings_is_never_counted(text):
 
 @pytest.mark.parametrize("name", ["top_logprobs", "prompt_logprobs", "logprobs"])
 def test_log_probabilities_of_the_whole_vocabulary_are_not_to_be_had(name):
-    assert decode_request(Surface.CHAT, chat(f',"{name}":{LOGPROBS_MAX}')).fields[name]
+    assert decode_openai_request(Surface.CHAT, chat(f',"{name}":{LOGPROBS_MAX}')).fields[name]
     assert refused(chat(f',"{name}":{LOGPROBS_MAX + 1}')) == name
     assert refused(chat(f',"{name}":-1')) == name
     assert refused(b'{"model":"m","prompt":"hi","logprobs":100000}', Surface.COMPLETIONS) == "logprobs"
 
 
 def test_an_output_bound_that_no_counter_holds_is_refused():
-    assert decode_request(Surface.CHAT, chat(f',"max_tokens":{WHOLE_NUMBER_MAX}')).output_tokens_max
+    assert decode_openai_request(Surface.CHAT, chat(f',"max_tokens":{WHOLE_NUMBER_MAX}')).output_tokens_max
     assert refused(chat(f',"max_tokens":{WHOLE_NUMBER_MAX + 1}')) == "max_tokens"
     assert refused(chat(',"max_completion_tokens":' + "9" * 30)) == "max_completion_tokens"
 
@@ -192,7 +192,7 @@ def test_the_arguments_of_tool_calls_have_the_bounds_of_a_body(arguments):
 
 def test_long_arguments_of_texts_are_accepted():
     arguments = json.dumps({"file": "[{,:" * 100_000 + "7" * 4000})
-    assert decode_request(Surface.CHAT, called(arguments))
+    assert decode_openai_request(Surface.CHAT, called(arguments))
 
 
 @pytest.mark.parametrize("field", ["messages", "tools"])

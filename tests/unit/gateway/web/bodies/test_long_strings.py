@@ -30,7 +30,7 @@ def short(monkeypatch):
 
 def told(body):
     try:
-        return inference_requests.decode_request(Surface.CHAT, body).prompt
+        return inference_requests.decode_openai_request(Surface.CHAT, body).prompt
     except BadRequest as err:
         return err.message
 

@@ -8,22 +8,26 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Surface
-from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_request
+from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_openai_request
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 def chat(**fields):
-    return decode_request(Surface.CHAT, json.dumps({"model": "m", "messages": MESSAGES, **fields}).encode())
+    return decode_openai_request(
+        Surface.CHAT, json.dumps({"model": "m", "messages": MESSAGES, **fields}).encode()
+    )
 
 
 def completion(**fields):
-    return decode_request(Surface.COMPLETIONS, json.dumps({"model": "m", "prompt": "hi", **fields}).encode())
+    return decode_openai_request(
+        Surface.COMPLETIONS, json.dumps({"model": "m", "prompt": "hi", **fields}).encode()
+    )
 
 
 def refused(surface, body):
     with pytest.raises(BadRequest) as refusal:
-        decode_request(surface, body if isinstance(body, bytes) else json.dumps(body).encode())
+        decode_openai_request(surface, body if isinstance(body, bytes) else json.dumps(body).encode())
     fields = json.loads(refusal.value.body())["error"]
     assert set(fields) == {"message", "type", "param", "code"}
     assert fields["type"] == "invalid_request_error"
@@ -33,7 +37,7 @@ def refused(surface, body):
 def outcome(surface, body):
     """None if the body was read, else the code of the refusal. Anything else is raised."""
     try:
-        decode_request(surface, body)
+        decode_openai_request(surface, body)
     except BadRequest as refusal:
         return json.loads(refusal.body())["error"]["code"]
     return None
@@ -47,7 +51,7 @@ def test_a_small_request_is_read():
 
 def test_fields_that_nobody_here_knows_stay_the_bytes_that_they_were():
     body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"min_p": 0.10,"x":{"b":1, "a":[1e3]}}'
-    fields = decode_request(Surface.CHAT, body).fields
+    fields = decode_openai_request(Surface.CHAT, body).fields
     assert (bytes(fields["min_p"]), bytes(fields["x"])) == (b"0.10", b'{"b":1, "a":[1e3]}')
 
 
@@ -241,5 +245,6 @@ def test_no_engine_is_sent_to_an_address_by_what_is_passed_on(surface, fields, p
     assert refused(surface, {"model": "m", **fields}) == param
     picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
     assert (
-        decode_request(Surface.RERANK, json.dumps({"model": "m", "documents": picture}).encode()).model == "m"
+        decode_openai_request(Surface.RERANK, json.dumps({"model": "m", "documents": picture}).encode()).model
+        == "m"
     )

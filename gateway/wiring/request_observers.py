@@ -20,7 +20,7 @@ from gateway.wiring.telemetry import access_log_of, metrics_of, request_store, t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TelemetryParts:
+class RequestObservers:
     """The parts that observe requests."""
 
     access_log: AccessLog | None
@@ -35,7 +35,7 @@ class TelemetryParts:
     @classmethod
     def create(
         cls, settings: Settings, stores: Stores, discovery: Discovery, stack: AsyncExitStack
-    ) -> "TelemetryParts":
+    ) -> "RequestObservers":
         """Return the parts, which the stack closes."""
         access_log = access_log_of(settings, stack)
         tracing = tracing_of(settings, discovery)

@@ -1,9 +1,10 @@
-"""Metrics that are read from the gateway's parts at each scrape: gauges, counters and histograms."""
+"""Metric families, whose values are read from the gateway's parts at each scrape: gauges, counters, histograms."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
+from typing import ClassVar
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -15,11 +16,15 @@ from gateway.telemetry.histogram import HistogramCounters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gauge:
-    """A metric with values that are read when it is scraped."""
+class ValueFamily:
+    """A metric with one number for each set of label values."""
+
+    kind: ClassVar[str]
+    """The metric type, as Prometheus names it."""
+    made_with: ClassVar[type[GaugeMetricFamily | CounterMetricFamily]]
 
     name: str
-    """The metric name without the prefix `radixgate_`."""
+    """The metric name."""
 
     text: str
     """The HELP text."""
@@ -30,29 +35,41 @@ class Gauge:
     labels: tuple[str, ...] = ()
     """The label names."""
 
-    counter: bool = field(default=False)
-    """Whether the values are counts that only rise."""
-
-    @property
-    def kind(self) -> str:
-        """The metric type, as Prometheus names it."""
-        return "counter" if self.counter else "gauge"
-
     def collect(self) -> Metric:
-        """Read the values and return them as a metric family."""
-        family = CounterMetricFamily if self.counter else GaugeMetricFamily
-        metric = family(f"radixgate_{self.name}", self.text, labels=self.labels)
+        """Read the values and return them as a metric family of prometheus_client."""
+        metric = self.made_with(self.name, self.text, labels=self.labels)
         for labels, value in self.read():
             metric.add_metric(labels, value)
         return metric
 
 
+class GaugeFamily(ValueFamily):
+    """A metric whose numbers rise and fall."""
+
+    __slots__ = ()
+
+    kind = "gauge"
+    made_with = GaugeMetricFamily
+
+
+class CounterFamily(ValueFamily):
+    """A metric whose numbers only rise; its name ends in `_total`."""
+
+    __slots__ = ()
+
+    kind = "counter"
+    made_with = CounterMetricFamily
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramFamily:
-    """A metric with histograms that are read when it is scraped."""
+    """A metric with one histogram for each set of label values."""
+
+    kind: ClassVar[str] = "histogram"
+    """The metric type, as Prometheus names it."""
 
     name: str
-    """The metric name without its prefix."""
+    """The metric name."""
 
     text: str
     """The HELP text."""
@@ -63,26 +80,21 @@ class HistogramFamily:
     labels: tuple[str, ...] = ()
     """The label names."""
 
-    prefix: str = "radixgate_"
-    """The beginning of the metric name."""
-
-    @property
-    def kind(self) -> str:
-        """The metric type, as Prometheus names it."""
-        return "histogram"
-
     def collect(self) -> Metric:
-        """Read the histograms and return them as a metric family."""
-        metric = HistogramMetricFamily(f"{self.prefix}{self.name}", self.text, labels=self.labels)
+        """Read the histograms and return them as a metric family of prometheus_client."""
+        metric = HistogramMetricFamily(self.name, self.text, labels=self.labels)
         for labels, counters in self.read():
             metric.add_metric(labels, _buckets(counters), counters.sum)
         return metric
 
 
+MetricFamily = ValueFamily | HistogramFamily
+
+
 class StateCollector(Collector):
     """A Prometheus collector of metrics that are all read at each scrape."""
 
-    def __init__(self, families: Iterable[Gauge | HistogramFamily]) -> None:
+    def __init__(self, families: Iterable[MetricFamily]) -> None:
         self._families = tuple(families)
 
     def collect(self) -> Iterator[Metric]:
@@ -91,7 +103,7 @@ class StateCollector(Collector):
             yield family.collect()
 
 
-def without_labels(family: Gauge | HistogramFamily, dropped: Collection[str]) -> Gauge | HistogramFamily:
+def without_labels(family: MetricFamily, dropped: Collection[str]) -> MetricFamily:
     """Return the family without these labels: series that differ in these labels only are added up.
 
     Do not drop labels of a gauge whose values do not add up.
@@ -100,7 +112,7 @@ def without_labels(family: Gauge | HistogramFamily, dropped: Collection[str]) ->
     if len(kept) == len(family.labels):
         return family
     labels = tuple(family.labels[at] for at in kept)
-    if isinstance(family, Gauge):
+    if isinstance(family, ValueFamily):
         return replace(family, labels=labels, read=lambda: _added_up(family.read(), kept))
     return replace(family, labels=labels, read=lambda: _merged(family.read(), kept))
 

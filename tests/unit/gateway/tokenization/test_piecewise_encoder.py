@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-from gateway.tokenization import piecewise_encoding
-from gateway.tokenization.piecewise_encoding import EncodingFailed, PiecewiseEncoder, TooManyTokens
+from gateway.tokenization import piecewise_encoder
+from gateway.tokenization.piecewise_encoder import EncodingFailed, PiecewiseEncoder, TooManyTokens
 
 QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -67,8 +67,8 @@ def encode(encoder, texts, tokens_max=10**9, *, together=True):
 def test_the_tokens_of_the_pieces_are_those_of_the_whole(words, size):
     whole, text = tokenizer(), "".join(words)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(piecewise_encoding, "PIECE_CHARACTERS", size)
-        patch.setattr(piecewise_encoding, "COUNTED_CHARACTERS", size)
+        patch.setattr(piecewise_encoder, "PIECE_CHARACTERS", size)
+        patch.setattr(piecewise_encoder, "COUNTED_CHARACTERS", size)
         found = encode(PiecewiseEncoder(whole), [text, "word", text])
     expected = whole.encode(text, add_special_tokens=False).ids
     assert found == [expected, whole.encode("word", add_special_tokens=False).ids, expected]
@@ -76,7 +76,7 @@ def test_the_tokens_of_the_pieces_are_those_of_the_whole(words, size):
 
 def test_a_tokenizer_whose_tokens_reach_over_the_ends_of_words_gets_whole_texts(monkeypatch):
     """It has tokens that begin in one word and end in the next, so that a text cannot be cut there."""
-    monkeypatch.setattr(piecewise_encoding, "PIECE_CHARACTERS", 10)
+    monkeypatch.setattr(piecewise_encoder, "PIECE_CHARACTERS", 10)
     whole = tokenizer(pattern=None)
     text = "".join(random.Random(1).choices(WORDS, k=500))
     assert encode(PiecewiseEncoder(whole), [text]) == [whole.encode(text, add_special_tokens=False).ids]

@@ -1,4 +1,4 @@
-"""Encodes very long texts piece by piece, and stops as soon as a text has too many tokens.
+"""Encodes texts with a tokenizer; very long ones piece by piece, until a text has too many tokens.
 
 An encoding takes up to 300 bytes of memory per character; 16 MB of digits took 5 GB before they were found too
 long.
@@ -106,6 +106,7 @@ class PiecewiseEncoder:
 
     def _encode(self, texts: Sequence[str], special: bool) -> list[Tokens]:
         try:
+            # Unlike `encode`, this lets other threads run meanwhile.
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
         except Exception as err:
             raise EncodingFailed(str(err)) from err
