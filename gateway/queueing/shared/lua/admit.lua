@@ -24,11 +24,12 @@ function verbs.admit(keys, args)
     call('ZADD', owned, 0, id)
     local unblocked = waiting_tenants(queue) == 0 and not requests_wait_before(queue)
     local start = unblocked and math.max((virtual_time(queue)), finish_of(queue, record.tenant))
-    local route = unblocked and best_route(routes, {}, terms.hold, narrow_applies(queue, false), queue.background,
-      record.target, record.work_share, is_ahead(queue, start))
+    local route = unblocked and best_route{routes = routes, closed = {}, hold = terms.hold,
+      is_narrow = narrow_applies(queue, false), background = queue.background, target = record.target,
+      work_share = record.work_share, ahead_of_cells = is_ahead(queue, start)}
     if route then
       give_turn(queue, record, start)
-      record.state, record.worker, record.tokens = 'placed', route[1], route[2]
+      record.state, record.worker, record.tokens = 'placed', route[WORKER], route[UNCACHED]
       add_load(record)
       write(id, record)
     else
@@ -68,10 +69,10 @@ function verbs.spare(keys, args)
     for _, queue in ipairs(queues) do
       unblocked = unblocked and (queue.background or waiting_tenants(queue) == 0)
     end
-    local route = unblocked
-      and best_route(routes, {}, nil, false, queues[1].background, record.target, record.work_share)
+    local route = unblocked and best_route{routes = routes, closed = {}, is_narrow = false,
+      background = queues[1].background, target = record.target, work_share = record.work_share}
     if not route then return reply(0, '', 0, loads_of(workers_of(routes))) end
-    record.state, record.worker, record.tokens = 'placed', route[1], route[2]
+    record.state, record.worker, record.tokens = 'placed', route[WORKER], route[UNCACHED]
     add_load(record)
     call('ZADD', owned, 0, id)
     write(id, record)

@@ -46,10 +46,11 @@ function verbs.cells(keys, args)
   read_loads(workers)
   for _, worker in ipairs(workers) do
     local load, others = known_loads[worker], reported[worker]
-    local tokens, streams, kv = load[1] - load[4], load[2] - load[5], load[3] - load[6]
-    if count >= 0 and (load[4] ~= others[1] or load[5] ~= others[2] or load[6] ~= others[3]) then
-      load[4], load[5], load[6] = others[1], others[2], others[3]
-      change_load(worker, tokens + others[1] - load[1], streams + others[2] - load[2], kv + others[3] - load[3])
+    local tokens, streams, kv = others[1] - load[QUEUED_ELSEWHERE], others[2] - load[STREAMS_ELSEWHERE],
+      others[3] - load[KV_ELSEWHERE]
+    if count >= 0 and (tokens ~= 0 or streams ~= 0 or kv ~= 0) then
+      load[QUEUED_ELSEWHERE], load[STREAMS_ELSEWHERE], load[KV_ELSEWHERE] = unpack(others)
+      change_load(worker, tokens, streams, kv)
     end
   end
   if count >= 0 then
@@ -61,9 +62,10 @@ function verbs.cells(keys, args)
   -- After the turns that were just granted.
   local own, progress = {}, {}
   for worker, load in pairs(known_loads) do
-    local streams = load[2] - load[5]
+    local streams = load[STREAMS] - load[STREAMS_ELSEWHERE]
     if streams > 0 then
-      own[#own + 1], own[#own + 2], own[#own + 3], own[#own + 4] = worker, load[1] - load[4], streams, load[3] - load[6]
+      local tokens, kv = load[QUEUED] - load[QUEUED_ELSEWHERE], load[KV] - load[KV_ELSEWHERE]
+      own[#own + 1], own[#own + 2], own[#own + 3], own[#own + 4] = worker, tokens, streams, kv
     end
   end
   for i, queue in ipairs(queues) do

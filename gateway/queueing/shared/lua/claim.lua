@@ -39,9 +39,10 @@ function verbs.claim(keys, args)
   remove_load(granted)
   local route
   if other or other_id == '' then
-    local is_narrow = narrow_applies(queue, terms.contended and #tickets_of(queue, granted.tenant, 1) > 0)
-    route = best_route(routes, {}, terms.hold, is_narrow, queue.background, (other or granted).target,
-      (other or granted).work_share)
+    local ticket = other or granted
+    local crowds = terms.contended and #tickets_of(queue, granted.tenant, 1) > 0
+    route = best_route{routes = routes, closed = {}, hold = terms.hold, is_narrow = narrow_applies(queue, crowds),
+      background = queue.background, target = ticket.target, work_share = ticket.work_share}
   end
 
   -- Choose the ticket that goes.
@@ -52,7 +53,7 @@ function verbs.claim(keys, args)
   end
 
   -- Place it; without a route, at the worker that the turn was granted for.
-  if route then record.worker, record.tokens = route[1], route[2] end
+  if route then record.worker, record.tokens = route[WORKER], route[UNCACHED] end
   record.state, record.routes = 'placed', nil
   add_load(record)
   write(id, record)

@@ -5,6 +5,10 @@
 
 local REMEMBERED_LOADS_MAX = 16384
 
+-- A load is an array, as it is packed. Its entries: prompt tokens queued, streams, KV tokens; of these, what is of
+-- other cells.
+local QUEUED, STREAMS, KV, QUEUED_ELSEWHERE, STREAMS_ELSEWHERE, KV_ELSEWHERE = 1, 2, 3, 4, 5, 6
+
 -- The loads that were last read or written, by the key `loads` and worker; and how many.
 local last_loads, last_loads_count = {}, 0
 
@@ -45,16 +49,16 @@ end
 local function change_load(worker, tokens, streams, kv)
   read_loads({worker})
   local load = known_loads[worker]
-  load[1], load[2], load[3] = load[1] + tokens, load[2] + streams, load[3] + kv
+  load[QUEUED], load[STREAMS], load[KV] = load[QUEUED] + tokens, load[STREAMS] + streams, load[KV] + kv
   if seen[worker] then seen[worker] = seen[worker] + tokens end
-  if load[2] == 0 then
+  if load[STREAMS] == 0 then
     known_loads[worker] = {0, 0, 0, 0, 0, 0}
     remember_load(worker, known_loads[worker])
     call('HDEL', loads, worker)
-  elseif load[5] > 0 then
+  elseif load[STREAMS_ELSEWHERE] > 0 then
     call('HSET', loads, worker, struct.pack(LOAD_WITH_CELLS, unpack(load, 1, 6)))
   else
-    call('HSET', loads, worker, struct.pack(LOAD, load[1], load[2], load[3]))
+    call('HSET', loads, worker, struct.pack(LOAD, unpack(load, 1, 3)))
   end
 end
 
@@ -70,7 +74,7 @@ local function loads_of(workers)
   local found = {}
   for i, worker in ipairs(workers) do
     local load = known_loads[worker]
-    found[4 * i - 3], found[4 * i - 2], found[4 * i - 1], found[4 * i] = worker, load[1], load[2], load[3]
+    found[4 * i - 3], found[4 * i - 2], found[4 * i - 1], found[4 * i] = worker, unpack(load, 1, 3)
   end
   return found
 end

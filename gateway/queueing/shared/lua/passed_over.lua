@@ -21,22 +21,23 @@ local function is_no_wider(before)
   return terms.no_wider[before]
 end
 
--- Returns whether another look would be in vain as well: no worker has changed in a way that could help the request.
-local function stays_in_vain(vain, closed, is_narrow, background, ahead_of_cells)
-  if vain.is_narrow ~= is_narrow or vain.ahead_of_cells ~= ahead_of_cells or not is_no_wider(vain.terms) then
-    return false
-  end
+-- Returns whether a worker has changed in a way that could help a request that has looked at it, as its worker `i`.
+local function may_help(vain, i, load)
+  if not load or load[QUEUED] < vain.tokens[i] then return true end
+  if load[QUEUED] > vain.tokens[i] and vain.waits_for[vain.workers[i]] then return true end
+  if load[QUEUED] - load[QUEUED_ELSEWHERE] < vain.own[i] then return true end
+  return vain.by_streams and load[STREAMS] < vain.streams[i]
+end
+
+-- Returns whether another look would be in vain as well. `vain`: what the last one has seen (look_in_vain).
+local function stays_in_vain(vain, closed, crowds)
+  if not is_no_wider(vain.terms) then return false end
   for _, worker in ipairs(vain.kept_out) do
-    local closed_to = closed[worker]
-    if not (closed_to == 'all' or closed_to and is_narrow and not background) then return false end
+    if not is_closed(worker, closed, crowds) then return false end
   end
   local now_there = last_loads[loads] or {}
   for i, worker in ipairs(vain.workers) do
-    local load, tokens = now_there[worker], vain.tokens[i]
-    if not load or load[1] < tokens or load[1] ~= tokens and vain.waits_for[worker]
-      or load[1] - load[4] < vain.own[i] or vain.by_streams and load[2] < vain.streams[i] then
-      return false
-    end
+    if may_help(vain, i, now_there[worker]) then return false end
   end
   return true
 end
@@ -66,10 +67,11 @@ end
 -- Returns whether a look at this request is known to be in vain. The workers that it waits for are then closed.
 local function is_in_vain(queue, round, id)
   local vain = round.memory.looks[id]
-  local is_narrow = vain and narrow_applies(queue, #round.tickets > 1)
-  if not vain or not stays_in_vain(vain, round.closed, is_narrow, queue.background, is_ahead(queue, round.start)) then
-    return false
-  end
-  close(vain.waits_for, round.closed, is_narrow and not queue.background)
+  if not vain then return false end
+  local is_narrow = narrow_applies(queue, #round.tickets > 1)
+  if vain.is_narrow ~= is_narrow or vain.ahead_of_cells ~= is_ahead(queue, round.start) then return false end
+  local crowds = is_narrow and not queue.background
+  if not stays_in_vain(vain, round.closed, crowds) then return false end
+  close(vain.waits_for, round.closed, crowds)
   return true
 end

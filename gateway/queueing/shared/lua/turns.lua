@@ -72,9 +72,9 @@ local function grant_one(queue, mine, round)
   repeat
     id, record, start = first_waiting(queue, round)
     if not id then return false end
-    local is_narrow = narrow_applies(queue, #round.tickets > 1)
-    route, vain = best_route(record.routes, round.closed, terms.hold, is_narrow, queue.background, record.target,
-      record.work_share, is_ahead(queue, start))
+    route, vain = best_route{routes = record.routes, closed = round.closed, hold = terms.hold,
+      is_narrow = narrow_applies(queue, #round.tickets > 1), background = queue.background, target = record.target,
+      work_share = record.work_share, ahead_of_cells = is_ahead(queue, start)}
     if not route then
       if not terms.divided then
         round.memory.looks[id], round.memory.count = vain, round.memory.count + 1
@@ -90,7 +90,7 @@ local function grant_one(queue, mine, round)
     give_turn(queue, record, start)
     return start + record.cost / record.weight
   end)
-  record.worker, record.tokens, record.routes = route[1], route[2], nil
+  record.worker, record.tokens, record.routes = route[WORKER], route[UNCACHED], nil
   add_load(record)
   if id == mine then
     record.state = 'placed'
