@@ -29,7 +29,8 @@ from radix_cache.machine.slot_table import SIZE_BITS, SIZE_MASK, SlotTableReader
 from radix_cache.match import WorkerId
 from radix_cache.shared.node import PathMatch, ReplicaNode
 from radix_cache.shared.predictions import PredictionListener
-from radix_cache.shared.replica import ShardReplica, TreeReplica
+from radix_cache.shared.replica import TreeReplica
+from radix_cache.shared.shard_replica import ShardReplica
 from radix_cache.tree import common_blocks
 
 ATTEMPTS_MAX = 4

@@ -32,7 +32,8 @@ from radix_cache.shared.log_records import Holders, LogEntry, NodeChanged, NodeH
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.node_table import NodeTable
 from radix_cache.shared.predictions import PredictionListener
-from radix_cache.shared.replica import ShardReplica, TreeReplica
+from radix_cache.shared.replica import TreeReplica
+from radix_cache.shared.shard_replica import ShardReplica
 
 NEVER_OWN = bytes(17)
 """A prefix that no id has, since it is longer than an id."""

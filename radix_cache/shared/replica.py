@@ -9,7 +9,6 @@ one that is gone. Either costs a prefill; neither makes an answer wrong.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 from radix_cache.blocks import Hashes
 from radix_cache.in_flight_tree import InFlightTree
@@ -31,24 +30,9 @@ from radix_cache.shared.log_records import (
 from radix_cache.shared.node import PathMatch, ReplicaNode
 from radix_cache.shared.node_table import NodeMismatch, NodeTable
 from radix_cache.shared.predictions import PredictionListener, PredictionTable
+from radix_cache.shared.shard_replica import ReplacedNodes, ShardReplica, build
 from radix_cache.shared.snapshot import LogGap
 from radix_cache.tree import common_blocks
-
-
-@dataclass(slots=True)
-class ShardReplica:
-    """One shard of the replica, as of the last applied change."""
-
-    number: int
-    tip: bytes = bytes(8)
-    """The id of the last change."""
-    sequence: int = 0
-    """The number of the last change."""
-    loaded: bool = False
-    nodes: set[ReplicaNode] = field(default_factory=set)
-    """The nodes of all its namespaces."""
-    names: dict[NamespaceId, bytes] = field(default_factory=dict)
-    """The packed namespaces by id."""
 
 
 class TreeReplica:
@@ -223,46 +207,23 @@ class TreeReplica:
         """Replace the content of a shard by a snapshot, in small steps.
 
         Iterate to the end; each step handles at most one node. Other tasks may run between steps, but must not
-        change the shard. Queries see the old nodes until the new ones are complete; then all are swapped in one
-        step.
+        change the shard. The new nodes are built in a table aside, and queries see the old ones until all are
+        swapped in one step; then the predictions follow, one by one.
         """
         aside = NodeTable()
         shard = ShardReplica(number, tip=tip, sequence=sequence, names=names)
-        for namespace, head, run, chunks in nodes:
-            node = aside.add(namespace, head, run)
-            shard.nodes.add(node)
-            for chunk, holders in chunks.items():
-                if chunk < len(node.chunks):
-                    aside.set_holders(node, chunk, holders)
-            yield
-        for node in shard.nodes:
-            aside.link(node)
-            yield
+        yield from build(shard, aside, nodes)
         before = self.shards.get(number) or ShardReplica(number)
-        gone: list[int] = []
-        lost: dict[int, int] = {}
-        blocks: dict[NamespaceId, int] = {}
-        for node in before.nodes:
-            if node.key not in aside.nodes:
-                gone.append(node.key)
-            for tenure, held in node.holders():
-                lost[tenure] = lost.get(tenure, 0) + held.all
-            blocks[node.namespace] = blocks.get(node.namespace, 0) + len(node.run)
-            yield
+        replaced = ReplacedNodes()
+        yield from replaced.count(before.nodes, aside)
         self.version += 1
-        self._table.replace(before.nodes, gone, lost, blocks, aside)
+        self._table.replace(before.nodes, replaced.gone, replaced.lost, replaced.blocks, aside)
         self.shards[number] = shard
         for node in before.nodes:
-            node.parent = node.children = (
-                None  # Otherwise reference cycles would keep the nodes until the garbage collector runs.
-            )
+            # Reference cycles would keep the nodes until the garbage collector runs.
+            node.parent = node.children = None
             yield
-        for identity in self._prediction_table.ids_of(number) - {prediction.id for prediction in predictions}:
-            self._prediction_table.remove(identity)
-            yield
-        for prediction in predictions:
-            self._predict(shard, prediction)
-            yield
+        yield from self._replace_predictions(shard, predictions)
         shard.loaded = True
         self.loads += 1
 
@@ -348,6 +309,17 @@ class TreeReplica:
 
     def _predict(self, shard: ShardReplica, prediction: PredictionAdded) -> None:
         self._prediction_table.add(shard.number, prediction, self.server_ahead)
+
+    def _replace_predictions(
+        self, shard: ShardReplica, predictions: Collection[PredictionAdded]
+    ) -> Iterator[None]:
+        """Replace the predictions of a shard, one at each step."""
+        for identity in self._prediction_table.ids_of(shard.number) - {one.id for one in predictions}:
+            self._prediction_table.remove(identity)
+            yield
+        for prediction in predictions:
+            self._predict(shard, prediction)
+            yield
 
     def _pending(self, hashes: Hashes) -> dict[WorkerId, int]:
         pending: dict[WorkerId, int] = {}

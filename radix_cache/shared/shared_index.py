@@ -22,6 +22,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from radix_cache.blocks import Hashes
 from radix_cache.index import IndexStats
@@ -30,7 +31,7 @@ from radix_cache.match import NO_MATCH, LargestMatch, PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import ScriptAnswer, ignore_result
 from radix_cache.shared.keys import REGISTRY
-from radix_cache.shared.node import PathMatch
+from radix_cache.shared.node import PathMatch, ReplicaNode
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.sent_predictions import SentPredictions
 from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
@@ -51,7 +52,9 @@ class _KnownAtRecord:
     """What was known of a path and its worker when a request was dispatched."""
 
     held: int
+    """How many leading blocks of the path the worker held."""
     sequence: int
+    """The number of the last change of its shard that the replica showed."""
 
 
 class SharedIndex:
@@ -85,11 +88,13 @@ class SharedIndex:
     ) -> None:
         self.store = store
         self.replica = replica
+        self.tenures = WorkerTenures(store, replica)
         self.refused = 0
         """The number of changes that Redis did not take."""
         self.corrections = 0
         """The number of reports of workers that had fewer blocks than were known."""
 
+        # Set by the owner of the index.
         self.followed: set[WorkerId] = set()
         """The workers that report all they hold by KV events, so that answers need not confirm it."""
 
@@ -105,34 +110,40 @@ class SharedIndex:
         self.cuts_all = False
         """Whether this process also enforces workers' capacity on blocks that other processes have recorded."""
 
-        self.tenures = WorkerTenures(store, replica)
-        self._capacity = WorkerCapacity(store, replica, self.followed)
-
-        def local() -> LocalIndex:
-            return LocalIndex(
-                clock,
-                blocks_max=blocks_max,
-                predicted_seconds=predicted_seconds,
-                idle_seconds_max=idle_seconds_max,
-                predictions_max=predictions_max,
-                node_blocks=node_blocks,
-            )
-
-        self._new_local = local
-        self._own = local()
-        """Predictions of this process, and changes that were sent and are not in the replica yet."""
-        self._away: LocalIndex | None = None
-        """What was learnt while Redis was away; None once all of it was sent."""
+        # The requests under way.
+        self.sent_predictions = SentPredictions(store, replica, predictions_max, identity)
         self._predictions_max = predictions_max
         self._predicted_ms = int(predicted_seconds * 1000)
         self._known_at_record: dict[tuple[WorkerId, str], _KnownAtRecord] = {}
-        self.sent_predictions = SentPredictions(store, replica, predictions_max, identity)
+
+        # What the replica does not show yet, or could not be sent.
+        self._new_local = partial(
+            LocalIndex,
+            clock,
+            blocks_max=blocks_max,
+            predicted_seconds=predicted_seconds,
+            idle_seconds_max=idle_seconds_max,
+            predictions_max=predictions_max,
+            node_blocks=node_blocks,
+        )
+        self._own = self._new_local()
+        """Predictions of this process, and changes that were sent and are not in the replica yet."""
         self._unseen_changes: dict[int, deque[tuple[int, WorkerId, str]]] = {}
+        """Of these changes, by shard: number in the shard, worker, and name in `_own`."""
+        self._changes_sent = 0
+        self._away: LocalIndex | None = None
+        """What was learnt while Redis was away; None once all of it was sent."""
         self._unsent_paths = UnsentPaths()
+        """The same, as it has to be sent."""
         self._lost_shards: Collection[int] = ()
+        """The shards that the replica cannot follow."""
         self._workers_missed: set[WorkerId] = set()
+        """Workers of which Redis did not take a removal."""
+
+        # Capacity.
+        self._capacity = WorkerCapacity(store, replica, self.followed)
         self._workers_grown: set[WorkerId] = set()
-        self._number = 0
+        """Workers that may hold more than before, and may exceed their capacity."""
 
     # Queries.
 
@@ -166,7 +177,11 @@ class SharedIndex:
         writer: str,
         match: PrefixMatch | None = None,
     ) -> None:
-        """Count the request `writer`, which brings this path to `worker`, at all gateways that there are now."""
+        """Count the request `writer`, which brings this path to `worker`, at all gateways that there are now.
+
+        It is counted in `_own` at once, and as a prediction in Redis for the other gateways: that names the blocks
+        below the last node that the worker holds. What it holds is remembered for `report`.
+        """
         if not hashes:
             return
         tenure = self.replica.tenures.get(worker)
@@ -234,11 +249,13 @@ class SharedIndex:
     ) -> None:
         """Record that `worker` holds this path in this tier or a faster one.
 
-        Until the replica shows that, `match` counts a path on the GPU as pending at this worker.
+        Until the replica shows that, `match` counts a path on the GPU as pending at this worker. Nothing is sent if
+        the replica shows all of the path, used in the last USED_SECONDS; else Redis walks the tree from the first
+        node that lacks something.
         """
-        tenure = self.replica.tenures.get(worker)
+        tenure, path = self.replica.tenures.get(worker), UnsentPath(namespace, hashes, worker, tier)
         if tenure is None or (self._lost_shards and self._is_lost(namespace, hashes)):
-            self._learn_while_away(UnsentPath(namespace, hashes, worker, tier))
+            self._learn_while_away(path)
             return
         used_since = self.replica.server_seconds() - USED_SECONDS
         walk_start = self.replica.match(hashes).walk_start(worker, len(hashes), tier, used_since)
@@ -252,23 +269,25 @@ class SharedIndex:
             walk_start=walk_start,
             fresh_seconds=USED_SECONDS,
         )
-        self._number += 1
-        claim = f"held {self._number}"
+        self._changes_sent += 1
+        change = f"held {self._changes_sent}"
         if tier is Tier.GPU:
-            self._own.record(namespace, hashes, worker, claim)
+            self._own.record(namespace, hashes, worker, change)
+        held.add_done_callback(partial(self._hold_answered, path, change))
 
-        def answered(answer: "asyncio.Future[ScriptAnswer]") -> None:
-            if answer.cancelled() or answer.exception() is not None:
-                self.refused += 1
-                self._own.withdraw(worker, claim)
-                self._learn_while_away(UnsentPath(namespace, hashes, worker, tier))
-                return
-            result = answer.result()
-            assert isinstance(result, int)
-            self._await_replica(self.store.keys.shard_of(namespace, hashes), result, worker, claim)
-            self._workers_grown.add(worker)
-
-        held.add_done_callback(answered)
+    def _hold_answered(self, path: UnsentPath, change: str, answer: "asyncio.Future[ScriptAnswer]") -> None:
+        """Keep a path until the replica shows it, or until it can be sent if Redis did not take it."""
+        if answer.cancelled() or answer.exception() is not None:
+            self.refused += 1
+            self._own.withdraw(path.worker, change)
+            self._learn_while_away(path)
+            return
+        sequence = answer.result()
+        assert isinstance(sequence, int)
+        self._await_replica(
+            self.store.keys.shard_of(path.namespace, path.hashes), sequence, path.worker, change
+        )
+        self._workers_grown.add(path.worker)
 
     def report(
         self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str, blocks: int
@@ -298,34 +317,41 @@ class SharedIndex:
         blocks: int,
         tier: Tier = Tier.DISK,
     ) -> None:
-        """Record that `worker` holds at most the first `blocks` of the path in this tier and faster ones."""
+        """Record that `worker` holds at most the first `blocks` of the path in this tier and faster ones.
+
+        One call of Redis shortens the path and the nearest nodes below it. If there are more, further calls take
+        the deeper ones: they cut them where nothing is left (the tier DISK), else move them to slower tiers.
+        """
         if self._away is not None:
             self._away.shorten(namespace, hashes, worker, blocks, tier)
         tenure = self.replica.tenures.get(worker)
         if tenure is None or blocks >= len(hashes):
             return
         node = self.replica.node_at(hashes, blocks)
-        below = self.replica.nodes_below(node, tenure) if node is not None else []
-        if tier is not Tier.DISK:
-            # The nodes below stay, in slower tiers. If they exceed one call, those nearest to the root come first.
-            below = [each for each in below if each.count(tenure, tier)]
-        elif len(below) > NODES_PER_CALL_MAX:
-            deepest, below = below[:-NODES_PER_CALL_MAX], below[-NODES_PER_CALL_MAX:]
-            cut(self.store, deepest[0].namespace, [(each, tenure, 0) for each in deepest])
-        walk_start = node.depth if node is not None else 0
-
-        def answered(answer: "asyncio.Future[ScriptAnswer]") -> None:
-            if answer.cancelled() or answer.exception() is not None:
-                self.refused += 1
-                self._workers_missed.add(worker)
-
+        below: list[ReplicaNode] = []
+        if node is not None:
+            below = [each for each in self.replica.nodes_below(node, tenure) if each.count(tenure, tier)]
+        # The deepest are first.
         nearest, deeper = below[-NODES_PER_CALL_MAX:], below[:-NODES_PER_CALL_MAX]
-        parts = [deeper[at : at + NODES_PER_CALL_MAX] for at in range(0, len(deeper), NODES_PER_CALL_MAX)]
-        for nodes in (nearest, *parts):
+        parts = [nearest]
+        if deeper and tier is Tier.DISK:
+            cut(self.store, deeper[0].namespace, [(each, tenure, 0) for each in deeper])
+        else:
+            parts += (
+                deeper[at : at + NODES_PER_CALL_MAX] for at in range(0, len(deeper), NODES_PER_CALL_MAX)
+            )
+        walk_start = node.depth if node is not None else 0
+        for nodes in parts:
             call = self.store.shorten(
                 namespace, hashes, tenure, blocks, tier, walk_start=walk_start, below=nodes
             )
-            call.add_done_callback(answered)
+            call.add_done_callback(partial(self._shorten_answered, worker))
+
+    def _shorten_answered(self, worker: WorkerId, answer: "asyncio.Future[ScriptAnswer]") -> None:
+        """Remember a worker of which Redis did not take a removal."""
+        if answer.cancelled() or answer.exception() is not None:
+            self.refused += 1
+            self._workers_missed.add(worker)
 
     def set_capacity(self, worker: WorkerId, blocks_max: int) -> None:
         """Set the capacity of `worker` in blocks, and cut its blocks beyond that."""
@@ -357,8 +383,8 @@ class SharedIndex:
         for shard, waiting in self._unseen_changes.items():
             known = self.replica.shards.get(shard)
             while waiting and known is not None and waiting[0][0] <= known.sequence:
-                _, worker, claim = waiting.popleft()
-                self._own.withdraw(worker, claim)
+                _, worker, change = waiting.popleft()
+                self._own.withdraw(worker, change)
         # Only what the replica shows can be counted.
         grown, self._workers_grown = self._workers_grown, set()
         for worker in grown:
@@ -398,11 +424,14 @@ class SharedIndex:
         self._away.hold(path.namespace, path.hashes, path.worker, tier=path.tier)
         self._unsent_paths.add(path)
 
-    def _await_replica(self, shard: int, sequence: int, worker: WorkerId, claim: str) -> None:
+    def _await_replica(self, shard: int, sequence: int, worker: WorkerId, change: str) -> None:
+        """Stop counting a change in `_own` once the replica shows it."""
         known = self.replica.shards.get(shard)
         if known is not None and known.sequence >= sequence:
-            self._own.withdraw(worker, claim)
+            self._own.withdraw(worker, change)
             self._capacity.cut_excess(worker)
         else:
             # A change that never appears is dropped when its prediction ends.
-            self._unseen_changes.setdefault(shard, deque(maxlen=UNSEEN_MAX)).append((sequence, worker, claim))
+            self._unseen_changes.setdefault(shard, deque(maxlen=UNSEEN_MAX)).append(
+                (sequence, worker, change)
+            )

@@ -32,7 +32,8 @@ from radix_cache.machine.segment import BYTES_USED, IndexSegment, create_segment
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.log_records import LogEntry
-from radix_cache.shared.replica import ShardReplica, TreeReplica
+from radix_cache.shared.replica import TreeReplica
+from radix_cache.shared.shard_replica import ShardReplica
 from radix_cache.shared.tree_store import TreeStore
 from tests.benchmarks.index import build, timing
 from tests.benchmarks.index.corpus import Session, Shape, corpus, holds, prompts

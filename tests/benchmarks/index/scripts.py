@@ -15,8 +15,9 @@ from radix_cache.redis.call import Script
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys, namespace_id
 from radix_cache.shared.log_records import LogEntry
-from radix_cache.shared.replica import ShardReplica, TreeReplica
+from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.replica_reader import ReplicaReader
+from radix_cache.shared.shard_replica import ShardReplica
 from radix_cache.shared.tree_store import TreeStore
 from radix_cache.tiers import Tier
 from tests.benchmarks.index import build, timing
