@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gateway.dispatch.placement import Placement
 from gateway.queueing.shared.preemption_requests import Need
-from policies.admission.dispatch_window import fits_window
+from policies.admission.window_room import fits_window
 
 PREEMPTIONS_MAX = 3
 """Preemptions of one request: then it keeps its placement."""

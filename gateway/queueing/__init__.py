@@ -4,7 +4,7 @@ waiting_room        one bounded queue; it also bounds how many requests wait, an
 waiters             the requests in it, each a queued_request with a ticket; room_occupancy counts them against the
                     bounds of room_rules, room_counters and received_work count what tenants received
 waiting_rooms       the rooms of all models, and of their batch work
-dispatch_windows    keeps the dispatch windows that policies/admission/dispatch_window.py calculates
+dispatch_windows    keeps the dispatch windows that policies/admission/window_sizes.py calculates
 queue_peer          this gateway as the shared queue sees it
 
 Whether a request waits or is dispatched now is decided in gateway/dispatch/acquisition: `worker_acquisition` asks

@@ -10,7 +10,7 @@ import msgspec
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_room import WaitingRoom
-from policies.admission.dispatch_window import DispatchWindow, dispatch_window
+from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.filled_workers import (
     FilledWorkers,
     filled_beside_tenants,
@@ -19,6 +19,7 @@ from policies.admission.filled_workers import (
 )
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
+from policies.admission.window_sizes import dispatch_window
 
 KEPT_SECONDS = 1.0
 """How long a window is kept: speeds and the classes in sight change slowly."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from policies.admission.dispatch_window import ClosedWorkers
+from policies.admission.closed_workers import ClosedWorkers
 from policies.queueing.estimate_ages import EstimateAges
 from policies.queueing.protocol import Ticket
 from policies.queueing.two_level_order import Flow, flow_of

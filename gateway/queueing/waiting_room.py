@@ -31,7 +31,7 @@ from gateway.queueing.room_occupancy import RoomOccupancy
 from gateway.queueing.room_rules import RoomRules, WaitEnd
 from gateway.queueing.shared.turn_requests import AskAnew
 from gateway.queueing.waiters import Placed, Waiter, Waiters
-from policies.admission.dispatch_window import ClosedWorkers
+from policies.admission.closed_workers import ClosedWorkers
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals, flood_of
 from policies.queueing.protocol import QueueTurn, Ticket
 from policies.queueing.two_level_order import FlowHeads

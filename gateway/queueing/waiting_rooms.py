@@ -10,7 +10,7 @@ from gateway.queueing.room_rules import RoomRules
 from gateway.queueing.shared.keys import BATCH, model_of
 from gateway.queueing.waiters import Placed
 from gateway.queueing.waiting_room import WaitingRoom
-from policies.admission.dispatch_window import fits_window, worth_ranking_again
+from policies.admission.window_room import fits_window, worth_ranking_again
 from radix_cache.match import WorkerId
 
 

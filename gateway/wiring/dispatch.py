@@ -44,8 +44,8 @@ from gateway.settings.requests import HedgingSettings
 from gateway.settings.routing import RoutingSettings, ShadowPolicySettings
 from gateway.settings.tree import Settings
 from gateway.wiring.shared_queue import attach_peers, shared_queue
-from policies.admission.dispatch_window import PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX
 from policies.admission.retry_budget import RetryBudget
+from policies.admission.search_bounds import PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX
 from policies.admission.waiting_bounds import WaitingRoomBounds
 from policies.queueing.cost_weights import CostWeights
 from policies.queueing.priority import Priority

@@ -27,7 +27,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from policies.admission.dispatch_window import HOLD_MS
+from policies.admission.hold import HOLD_MS
 from policies.routing.protocol import Route
 
 Key = TypeVar("Key", bound=Hashable)

@@ -4,7 +4,7 @@
      urgent classes; a narrow window     a window for the tightest target
      for the other classes               among the other classes
 
-Short steps keep a part of an engine's throughput back (dispatch_window.py). They are needed where urgent requests
+Short steps keep a part of an engine's throughput back (window_sizes.py). They are needed where urgent requests
 go, and nowhere else. Classes are patient here, batch work always among them, if their target is at least
 PATIENT_TARGETS times the tightest one. So many workers stay open that the prompts of urgent classes take at most
 OPEN_LOAD of their time; with one worker, or too little room, none is filled. The more of it they take, the narrower

@@ -13,7 +13,7 @@ A request waits for the workers that are close enough to the best one (`waits_fo
 
 or its own routes, its window or its turn change. So no look is in vain that could be known to be, and none is late.
 A search ends when PASSED_OVER_MAX looks were in vain, or when as many requests were passed over as may be in all
-(passed_over_max of dispatch_window.py): the next search goes on behind them.
+(passed_over_max of search_bounds.py): the next search goes on behind them.
 gateway/queueing/shared/lua/passed_over.lua follows this rule, since a look costs Redis three commands; a gateway
 alone looks at requests by their last ranking (gateway/dispatch/last_ranking.py).
 """
@@ -21,7 +21,8 @@ alone looks at requests by their last ranking (gateway/dispatch/last_ranking.py)
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from policies.admission.dispatch_window import ClosedWorkers, DispatchWindow
+from policies.admission.closed_workers import ClosedWorkers
+from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.recent_work import CROWDING_SHARE
 from radix_cache.match import WorkerId
 

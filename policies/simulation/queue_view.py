@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from policies.admission.dispatch_window import fits_window
+from policies.admission.window_room import fits_window
 from policies.latency_model import tokens_counted
 from policies.others_load import NO_TOTALS, LoadTotals
 from policies.routing.protocol import Route

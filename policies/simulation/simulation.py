@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 
 from policies.admission.awaited_tokens import own_worker_route
-from policies.admission.dispatch_window import ClosedWorkers
+from policies.admission.closed_workers import ClosedWorkers
 from policies.admission.passed_over import VainLook, WorkerAhead
 from policies.load_order.least_loaded import RANKED_MAX
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy

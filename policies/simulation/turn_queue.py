@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 
 import msgspec
 
-from policies.admission.dispatch_window import PASSED_OVER_OF_FLOW_MAX, passed_over_max
+from policies.admission.search_bounds import PASSED_OVER_OF_FLOW_MAX, passed_over_max
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals, flood_of
 from policies.cell_turns import UNBOUNDED, QueueProgress, TurnBounds
 from policies.queueing.cost_weights import CostWeights
@@ -43,7 +43,7 @@ class QueueRule:
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weights of tenants; 1 by default."""
     hold: float | None = 0.0
-    """Share by which a worker may be more expensive than the best; see dispatch_window.close_enough_to_best."""
+    """Share by which a worker may be more expensive than the best; see hold.close_enough_to_best."""
 
     def queue(self, *, workers: int = 0, by_tag: bool = False) -> "TurnQueue":
         """Make an empty queue with these rules, for so many workers; `by_tag`: tenants are in order, as in Redis.

@@ -15,12 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from policies.admission.dispatch_window import (
-    PASSED_OVER_MAX,
-    ClosedWorkers,
-    DispatchWindow,
-    dispatch_window,
-)
+from policies.admission.closed_workers import ClosedWorkers
+from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.filled_workers import (
     FilledWorkers,
     filled_beside_tenants,
@@ -28,8 +24,10 @@ from policies.admission.filled_workers import (
     much_demand,
 )
 from policies.admission.passed_over import VainLook, WorkerAhead, is_no_wider
+from policies.admission.search_bounds import PASSED_OVER_MAX
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import shed_after_seconds
+from policies.admission.window_sizes import dispatch_window
 from policies.cell_turns import QueueProgress, turn_bounds
 from policies.routing.protocol import Route
 from policies.service_class import BATCH, CHAT, ServiceClass

@@ -1,7 +1,8 @@
 """A dispatch window that never changes."""
 
-from policies.admission.dispatch_window import PASSED_OVER_MAX, DispatchWindow
+from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.filled_workers import FilledWorkers
+from policies.admission.search_bounds import PASSED_OVER_MAX
 
 
 class FixedWindow:

@@ -9,17 +9,12 @@ from msgspec.structs import replace
 
 from gateway.queueing.shared.keys import BATCH
 from gateway.queueing.shared.queue_store import CellState, SharedPlacement, SharedRoute, SharedTicket
-from policies.admission.dispatch_window import (
-    PASSED_OVER_MAX,
-    PASSED_OVER_OF_FLOW_MAX,
-    ClosedWorkers,
-    DispatchWindow,
-    close_enough_to_best,
-    fits_window,
-    hold_while_contended,
-    leaves_one_open,
-)
+from policies.admission.closed_workers import ClosedWorkers
+from policies.admission.dispatch_window import DispatchWindow
+from policies.admission.hold import close_enough_to_best, hold_while_contended
 from policies.admission.passed_over import VainLook, WorkerAhead, looks_at_streams
+from policies.admission.search_bounds import PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX
+from policies.admission.window_room import fits_window, leaves_one_open
 from policies.cell_turns import UNBOUNDED, QueueProgress, TurnBounds
 from policies.latency_model import tokens_counted
 from policies.others_load import NO_TOTALS, LoadTotals

@@ -20,8 +20,8 @@ from gateway.queueing.shared.queue_store import (
     SharedRoute,
     SharedTicket,
 )
-from policies.admission.dispatch_window import PASSED_OVER_MAX
 from policies.admission.filled_workers import FilledWorkers
+from policies.admission.search_bounds import PASSED_OVER_MAX
 from policies.cell_turns import TurnBounds
 from policies.others_load import NO_TOTALS, LoadTotals
 from radix_cache.redis.scripts import ScriptCaller

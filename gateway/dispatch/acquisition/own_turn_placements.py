@@ -21,14 +21,10 @@ from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision
 from policies.admission.awaited_tokens import own_worker_route
-from policies.admission.dispatch_window import (
-    ClosedWorkers,
-    DispatchWindow,
-    close_enough_to_best,
-    fits_window,
-    hold_while_contended,
-    leaves_one_open,
-)
+from policies.admission.closed_workers import ClosedWorkers
+from policies.admission.dispatch_window import DispatchWindow
+from policies.admission.hold import close_enough_to_best, hold_while_contended
+from policies.admission.window_room import fits_window, leaves_one_open
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 from radix_cache.match import WorkerId

@@ -6,7 +6,8 @@ from gateway.fleet.fleet import Fleet
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.telemetry.request_events import QueueWait
-from policies.admission.dispatch_window import DispatchWindow, fits_window
+from policies.admission.dispatch_window import DispatchWindow
+from policies.admission.window_room import fits_window
 from policies.queueing.protocol import Ticket
 
 TENANTS_MAX = 10

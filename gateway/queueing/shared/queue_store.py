@@ -22,7 +22,17 @@ from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
 
 FILES = (
-    *("call", "records", "loads", "routes", "dispatch_windows", "best_route", "tenants", "passed_over", "turns"),
+    *(
+        "call",
+        "records",
+        "loads",
+        "routes",
+        "dispatch_windows",
+        "best_route",
+        "tenants",
+        "passed_over",
+        "turns",
+    ),
     *("progress", "admit", "claim", "gateways", "cells"),
 )
 VERBS = ("admit", "spare", "claim", "progress", "expire", "beat", "cells", "reap", "join")

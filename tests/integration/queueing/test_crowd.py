@@ -5,7 +5,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
-from policies.admission.dispatch_window import PASSED_OVER_MAX
+from policies.admission.search_bounds import PASSED_OVER_MAX
 from policies.registry import routing_policy
 from policies.routing.cost import CostPolicy
 from tests.fakes.dispatch_stage import DispatchStage, prompt_of, tenant, with_limits

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.queue_store import QueueStore, SharedRoute, SharedTicket
-from policies.admission.dispatch_window import (
+from policies.admission.search_bounds import (
     PASSED_OVER_MAX,
     PASSED_OVER_OF_FLEET_MAX,
     PASSED_OVER_OF_FLOW_MAX,

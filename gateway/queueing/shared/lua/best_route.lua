@@ -1,10 +1,10 @@
 -- The choice of a worker for one request: the cheapest of its routes that has room.
 --
 -- One gateway alone does this in _with_room of gateway/dispatch/acquisition/own_turn_placements.py, with the routes
--- ranked anew before a request is placed, and with close_enough_to_best and ClosedWorkers of
--- policies/admission/dispatch_window.py and its neighbours.
+-- ranked anew before a request is placed, and with close_enough_to_best of policies/admission/hold.py and
+-- ClosedWorkers of closed_workers.py beside it.
 
--- As in policies/admission: a saving of fewer milliseconds is not worth a wait.
+-- As in policies/admission/hold.py: a saving of fewer milliseconds is not worth a wait.
 local HOLD_MS = 10
 
 -- Returns whether earlier requests wait for a worker, so that a request may not take it.

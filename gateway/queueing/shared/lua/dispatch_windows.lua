@@ -1,8 +1,8 @@
 -- The dispatch windows: whether a worker has room for a request, and which workers a request may wait for.
 --
--- One gateway alone uses policies/admission/dispatch_window.py, and the files that it names, for this. Here are its
--- leaves_one_open, hold_while_contended and fits_window, and of DispatchWindow open_beside, is_patient, tokens
--- (window_of), choices, leaves_slots and taken_by, under the same names. Only here a worker counts as idle where all
+-- One gateway alone uses policies/admission for this: fits_window (has_room) and leaves_one_open of window_room.py,
+-- hold_while_contended of hold.py, and of DispatchWindow in dispatch_window.py open_beside, is_patient, tokens
+-- (window_of), choices, leaves_slots (has_slot) and taken_by. Only here a worker counts as idle where all
 -- that is ahead is work of other cells: one gateway alone cannot tell that work apart.
 --
 -- `terms` (the window), `known_loads`, `seen` and `in_step` are variables of the call: see call.lua.
@@ -23,7 +23,7 @@
 -- open            how many tokens are ahead of an open worker at most; nil: it need not leave one open
 -- leaves_slots    it may not take the last slots of an engine
 
--- As in policies/admission: dispatch_window.py (OPEN_OF_WORKERS, CONTENDED_HOLD), recent_work.py, filled_workers.py.
+-- As in policies/admission: window_room.py, hold.py, recent_work.py and filled_workers.py.
 local OPEN_OF_WORKERS, CONTENDED_HOLD = 4, 1
 local CROWDING_SHARE, CROWDING_MAX = 0.5, 2
 local SPARE_SHARE = 0.1

@@ -10,7 +10,7 @@
 -- Only there does a request wait for a worker of its own (policies/admission/awaited_tokens.py).
 
 local CLAIM_MS, GRANTS_MAX, HEADS_READ = 250, 8, 16
--- As in policies/admission/dispatch_window.py.
+-- As in policies/admission/search_bounds.py.
 local PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX = 16, 4
 
 -- Returns the tenant behind the first `round.behind` ones, as a member of `active`, and its start tag. Reads several at

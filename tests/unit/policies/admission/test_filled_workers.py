@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from policies.admission.dispatch_window import DispatchWindow, dispatch_window
+from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.filled_workers import (
     FilledWorkers,
     filled_beside_tenants,
@@ -12,6 +12,7 @@ from policies.admission.filled_workers import (
     leaves_slots,
 )
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
+from policies.admission.window_sizes import dispatch_window
 
 VOICE, CODE, CHAT, BATCH = 0.15, 0.2, 0.5, 2.0
 FILLED = FilledWorkers(last_open="b", tokens=9000, patient_seconds=0.3)

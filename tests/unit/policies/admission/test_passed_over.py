@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from policies.admission.dispatch_window import ClosedWorkers, DispatchWindow
+from policies.admission.closed_workers import ClosedWorkers
+from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.passed_over import VainLook, is_no_wider
 
 LOOK = VainLook(

@@ -7,8 +7,10 @@ from msgspec.structs import replace
 
 from gateway.dispatch.acquisition.request_ranking import queued_request
 from gateway.dispatch.last_ranking import KEPT_SECONDS
-from policies.admission.dispatch_window import PASSED_OVER_OF_FLOW_MAX, ClosedWorkers, DispatchWindow
+from policies.admission.closed_workers import ClosedWorkers
+from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.filled_workers import FilledWorkers
+from policies.admission.search_bounds import PASSED_OVER_OF_FLOW_MAX
 from policies.registry import routing_policy
 from policies.service_class import BATCH, CHAT, VOICE
 from radix_cache.match import WorkerId
