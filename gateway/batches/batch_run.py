@@ -7,15 +7,16 @@ A run ends with the final status of the batch, or with HANDED_OVER if another ga
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from gateway.batches import input_file, retry_schedule
+from gateway.batches import retry_schedule
+from gateway.batches.batch_input import BatchInput
+from gateway.batches.batch_output import BatchOutput
 from gateway.batches.batch_services import BatchServices
 from gateway.batches.input_file import InputRow
-from gateway.batches.output_lines import FILE_LOST, KEY_ENDED, output_lines_for
+from gateway.batches.output_lines import FILE_LOST, KEY_ENDED
 from gateway.batches.result_writer import ResultWriter
 from gateway.batches.row_exchange import RowExchange
 from gateway.database.batch_store import (
@@ -31,17 +32,12 @@ from gateway.database.batch_store import (
     StoredBatch,
 )
 from gateway.database.database import DatabaseDown
-from gateway.database.file_store import MESSAGE_BATCH, StoredFile
 from gateway.domain import errors
 from gateway.files.content_store import ContentLost
-from gateway.files.tenant_files import FileLabel
-from gateway.telemetry.batch_trace import BatchReport
 from gateway.web.request_identity import new_request_id
-from radix_cache.loop_yield import LoopYielder
 
 HANDED_OVER = "handed_over"
 """In place of a final status: another gateway goes on with the batch."""
-PIECE_BYTES = 256 * 1024
 
 _KEY_ENDED = (errors.Unauthenticated, errors.AccountDisabled, errors.ScopeNotAllowed)
 
@@ -56,7 +52,8 @@ class BatchRun:
         self._services = services
         # The status that the batch is to end in, as soon as that is known before all rows have a result.
         self._stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._output_lines = output_lines_for(batch.endpoint)
+        self._input = BatchInput(batch, services)
+        self._output = BatchOutput(batch, services, self._input)
         self._errors: list[Json] = []
         self._row_slots = asyncio.Semaphore(services.batch_rows_max)
         self._results = ResultWriter(lambda results: services.store.add_results(batch, results))
@@ -121,7 +118,7 @@ class BatchRun:
             self._errors = [_error(*FILE_LOST)]
             ended = FAILED
         if ended != HANDED_OVER:
-            await self._end(ended)
+            await self._output.end(ended, self._errors)
         else:
             await self._services.store.release(self.batch)
 
@@ -133,7 +130,7 @@ class BatchRun:
         if status == FINALIZING:
             return COMPLETED
         if status == VALIDATING:
-            total = await self._validate()
+            total, self._errors = await self._input.validate(self._stop.done)
             if self._errors:
                 return FAILED
             if self._stop.done():
@@ -156,40 +153,9 @@ class BatchRun:
             await _cancel(keeping)
             await self._results.flush()
 
-    async def _validate(self) -> int:
-        """Validate the input file into `_errors` and return its number of rows. Raises ContentLost."""
-        at, yielder = self._services, LoopYielder()
-        check = input_file.InputCheck(
-            self.batch.endpoint, rows_max=at.rows_max, line_bytes_max=at.line_bytes_max
-        )
-        async for number, line in self._lines():
-            check.check_line(number, line)
-            if check.over or self._stop.done():
-                break
-            await yielder.yield_if_due()
-        check.end()
-        self._errors = check.errors
-        return check.total
-
-    async def _lines(self) -> AsyncIterator[tuple[int, bytes]]:
-        file = await self._services.tenant_files.get(self.batch.tenant, self.batch.input_file)
-        if file is None:
-            raise ContentLost(self.batch.input_file)
-        async for found in input_file.split_lines(
-            self._services.tenant_files.content(file), self._services.line_bytes_max
-        ):
-            yield found
-
-    async def _remaining(self, done: Any) -> AsyncIterator[InputRow]:
-        yielder = LoopYielder()
-        async for number, line in self._lines():
-            await yielder.yield_if_due()
-            if number not in done:
-                yield input_file.parse_row(number, line, self.batch.endpoint, self._services.line_bytes_max)
-
     async def _feed(self, done: Any) -> None:
         """Start a row whenever there is room for it, and wait for the last of them."""
-        async for row in self._remaining(done):
+        async for row in self._input.rows(done):
             await self._row_slots.acquire()
             await self._services.memory.hold(len(row.body))
             task = asyncio.create_task(self._complete_row(row))
@@ -236,7 +202,7 @@ class BatchRun:
                 self._paused_until = asyncio.get_running_loop().time() + seconds
             else:
                 await asyncio.sleep(seconds)
-        good, line = self._output_lines.result_line(row.custom_id, exchange)
+        good, line = self._output.lines.result_line(row.custom_id, exchange)
         await self._results.put(RowResult(row=row.number, good=good, line=line))
         self._services.counts.done += 1
         self._services.counts.failed += not good
@@ -277,83 +243,6 @@ class BatchRun:
                 counts.rows -= 1
                 self._serving.discard(task)
         return exchange
-
-    async def _end(self, status: str) -> None:
-        """Write the output files and set the last status, in one transaction."""
-        store, batch = self._services.store, self.batch
-        if (
-            status == COMPLETED
-            and batch.status != FINALIZING
-            and not await store.set_status(batch, FINALIZING)
-        ):
-            status = CANCELLED
-        now = await store.reload(batch)
-        missing = now.total - now.completed - now.failed
-        failed_more = 0
-        files: dict[str, StoredFile] = {}
-        if self._output_lines.single_file:
-            files["output_file"] = await self._file(
-                "results", self._result_lines(None, status if missing else None)
-            )
-        else:
-            failed_more = missing if status == EXPIRED else 0
-            if now.completed:
-                files["output_file"] = await self._file("output", store.result_lines(batch, good=True))
-            if now.failed or failed_more:
-                files["error_file"] = await self._file(
-                    "error", self._result_lines(False, status if failed_more else None)
-                )
-        names = {kind: file.id for kind, file in files.items()}
-        async with store.finish(
-            batch, status, errors=self._errors, failed_more=failed_more, **names
-        ) as connection:
-            for file in files.values():
-                await self._services.tenant_files.store.complete_in(connection, file)
-        self._services.on_ended(
-            BatchReport(
-                id=batch.id,
-                tenant=batch.tenant,
-                endpoint=batch.endpoint,
-                status=status,
-                created=batch.created,
-                ended=self._services.wall(),
-                rows=now.total,
-                failed_rows=now.failed + failed_more,
-            )
-        )
-
-    async def _file(self, kind: str, found: AsyncIterator[str]) -> StoredFile:
-        label = FileLabel(
-            purpose=MESSAGE_BATCH if self._output_lines.single_file else "batch_output",
-            name=f"{self.batch.id}_{kind}.jsonl",
-            kept_seconds=self.batch.output_kept_seconds,
-        )
-        return await self._services.tenant_files.write(self.batch.tenant, _pieces(found), label)
-
-    async def _result_lines(self, good: bool | None, missing_status: str | None) -> AsyncIterator[str]:
-        """Yield the lines of rows with such a result, then those of rows without one.
-
-        `missing_status` is the status that the batch ended in, for rows without a result; None leaves them out.
-        """
-        async for line in self._services.store.result_lines(self.batch, good=good):
-            yield line
-        if missing_status is None:
-            return
-        with suppress(ContentLost):
-            async for row in self._remaining(await self._services.store.finished_rows(self.batch)):
-                yield self._output_lines.missing_line(row.custom_id, missing_status, self._errors)
-
-
-async def _pieces(found: AsyncIterator[str]) -> AsyncIterator[bytes]:
-    held, size = [], 0
-    async for line in found:
-        held.append(line.encode() + b"\n")
-        size += len(held[-1])
-        if size >= PIECE_BYTES:
-            yield b"".join(held)
-            held, size = [], 0
-    if held:
-        yield b"".join(held)
 
 
 async def _cancel(*tasks: "asyncio.Task[Any]") -> None:

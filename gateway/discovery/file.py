@@ -11,7 +11,7 @@ import msgspec
 import yaml
 
 from gateway.discovery.source import SourceUnavailable
-from gateway.settings.checks import worker_problems
+from gateway.settings.checks.worker_checks import worker_problems
 from gateway.settings.error_messages import explain_error
 from gateway.settings.sources import process_references, with_absolute_files
 from gateway.settings.types import Secret, SettingsProblem

@@ -63,11 +63,17 @@ class SharedIndexParts:
 
     @classmethod
     def create(
-        cls, redis_url: str, prefix: str, settings: IndexSettings, memory: IndexMemory | None = None
+        cls,
+        redis_url: str,
+        prefix: str,
+        settings: IndexSettings,
+        memory: IndexMemory | None = None,
+        is_alone: Callable[[], bool] = lambda: False,
     ) -> "SharedIndexParts":
         """Create the parts for the index in this Redis, without connecting yet.
 
         `memory` is the memory that this process shares with others of its machine; None: it has its own copy.
+        `is_alone`: see SharedIndex.
         """
         blocks_max = max(1, settings.memory_bytes_max // BLOCK_BYTES)
         scripts, identity = ScriptCaller(redis_url), os.urandom(8)
@@ -85,6 +91,7 @@ class SharedIndexParts:
             predicted_seconds=settings.predicted_seconds,
             idle_seconds_max=settings.idle_seconds_max,
             identity=identity,
+            is_alone=is_alone,
         )
         reader: ReplicaReader | MappedReader
         changed: Callable[[], None]

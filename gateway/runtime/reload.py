@@ -29,7 +29,7 @@ from gateway.process.file_locks import create_locked, lock_file
 from gateway.process.secrets import deployment_secret
 from gateway.routing.shadow_policy import ShadowPolicy
 from gateway.runtime.certificates import ServerTls
-from gateway.settings.checks import first_problem
+from gateway.settings.checks.tree_checks import first_problem
 from gateway.settings.sources import LoadedSettings
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem

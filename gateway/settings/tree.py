@@ -1,7 +1,7 @@
 """The tree of all settings, with names, types, defaults and descriptions.
 
-`sources.py` fills the tree from YAML, environment and command line, and `checks.py` checks it; the reference is
-generated from it. Nothing else reads the environment. Values are frozen: a reload builds a new tree.
+`sources.py` fills the tree from YAML, environment and command line, and `checks/tree_checks.py` checks it; the
+reference is generated from it. Nothing else reads the environment. Values are frozen: a reload builds a new tree.
 """
 
 from typing import Annotated

@@ -43,7 +43,7 @@ from gateway.settings.queueing import QueueingSettings
 from gateway.settings.requests import HedgingSettings
 from gateway.settings.routing import RoutingSettings, ShadowPolicySettings
 from gateway.settings.tree import Settings
-from gateway.wiring.shared_queue import attach_peers, shared_queue
+from gateway.wiring.shared_queue import attach_peers
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.search_bounds import PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX
 from policies.admission.waiting_bounds import WaitingRoomBounds
@@ -59,6 +59,8 @@ def dispatch_of(
     settings: Settings,
     fleet: Fleet,
     leases: Leases,
+    windows: DispatchWindows,
+    queue: SharedTurns,
     index_parts: SharedIndexParts,
     event_feeds: KvEventFeeds,
     load_feeds: LoadFeeds,
@@ -69,12 +71,7 @@ def dispatch_of(
     index, requests, clock = index_parts.index, settings.requests, time.monotonic
     keys, limits = QueueKeys(settings.redis.prefix), limits_of(settings)
 
-    # Where requests wait: the windows of workers, the queue of all gateways, the waiting rooms of this one.
-    windows = DispatchWindows(fleet, limits.release_window_tokens, limits.batch.ttft_seconds, clock)
-    queue = shared_queue(settings, scripts, windows, fleet)
-    index.is_alone = lambda: queue.is_alone
-    if settings.cells is None:  # Other cells have a part of the demand, which is not told here.
-        windows.count_gateways(lambda: queue.gateways)
+    # Where requests wait: the windows of workers, the waiting rooms of this gateway, joined with all others' queue.
     window = OwnDispatchWindows(queue, windows)
     placements = Placements(fleet, queue, load_feeds.ranks)
     rooms = WaitingRooms[Placement](fleet, room_rules(settings.queueing), placements.give_back, window, clock)
@@ -152,6 +149,12 @@ def dispatch_of(
     )
     fleet.subscribe(DispatchFollowsFleet(dispatch))
     return dispatch
+
+
+def dispatch_windows(settings: Settings, fleet: Fleet) -> DispatchWindows:
+    """Return the dispatch windows of the workers, which the queue of all gateways needs, too."""
+    limits = limits_of(settings)
+    return DispatchWindows(fleet, limits.release_window_tokens, limits.batch.ttft_seconds, time.monotonic)
 
 
 def _router(

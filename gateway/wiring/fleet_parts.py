@@ -27,8 +27,9 @@ from gateway.settings.tree import Settings
 from gateway.tokenization.encoder_processes import EncoderProcesses
 from gateway.tokenization.prompt_hasher import PromptHasher
 from gateway.tokenization.worker_tokens import FleetTokenizer
-from gateway.wiring.dispatch import dispatch_of
+from gateway.wiring.dispatch import dispatch_of, dispatch_windows
 from gateway.wiring.fleet import fleet_of, target_of, worker_of
+from gateway.wiring.shared_queue import shared_queue
 from gateway.wiring.stores import Stores
 from radix_cache.machine.segment import IndexMemory
 from radix_cache.match import WorkerId
@@ -67,7 +68,17 @@ class FleetParts:
         stack.callback(fleet.close)
         discovery = _discovery(settings, fleet, stores.scripts)
         catalogue = _catalogue(settings, fleet, stack)
-        index = SharedIndexParts.create(stores.redis_url, settings.redis.prefix, settings.index, index_memory)
+        windows = dispatch_windows(settings, fleet)
+        queue = shared_queue(settings, stores.scripts, windows, fleet)
+        if settings.cells is None:  # Other cells have a part of the demand, which is not told here.
+            windows.count_gateways(lambda: queue.gateways)
+        index = SharedIndexParts.create(
+            stores.redis_url,
+            settings.redis.prefix,
+            settings.index,
+            index_memory,
+            is_alone=lambda: queue.is_alone,
+        )
         stack.push_async_callback(index.close)
         prompt_hasher = PromptHasher(secret)
         salt_of = lru_cache(maxsize=SALTS_MAX)(partial(cache_salt, secret=secret))
@@ -91,6 +102,8 @@ class FleetParts:
             settings,
             fleet,
             stores.quotas.leases,
+            windows,
+            queue,
             index,
             event_feeds,
             load_feeds,

@@ -71,6 +71,7 @@ class SharedIndex:
         predictions_max: The bound of this process's simultaneous predictions.
         node_blocks: The memory of a node itself, in blocks.
         identity: The id of the gateway: eight bytes, the prefix of its prediction ids.
+        is_alone: Returns whether no other gateway reads the index now, so that predictions need not be sent.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class SharedIndex:
         predictions_max: int = 65536,
         node_blocks: int = 0,
         identity: bytes | None = None,
+        is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
         self.store = store
         self.replica = replica
@@ -104,8 +106,7 @@ class SharedIndex:
         self.correct: Callable[[Namespace, Hashes, WorkerId, int], None] = self.shorten_and_hold
         """Corrects a path of which a worker had only so many leading blocks, and now has the whole again."""
 
-        self.is_alone: Callable[[], bool] = lambda: False
-        """Whether no other gateway reads the index now, so that predictions need not be sent."""
+        self.is_alone = is_alone
 
         self.cuts_all = False
         """Whether this process also enforces workers' capacity on blocks that other processes have recorded."""

@@ -12,7 +12,8 @@ from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import FORM_SURFACES, GENERATING_SURFACES, Surface
 from gateway.relay.relay import relay
 from gateway.telemetry.request_record import Progress
-from gateway.web.openai.inference_requests import GATEWAY_OWNED, body_type, decode_openai_request
+from gateway.web.openai.body_fields import body_type
+from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_openai_request
 from workers.adapter import WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters.openai import OpenAIAdapter
 from workers.adapters.sglang import SglangAdapter

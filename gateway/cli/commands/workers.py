@@ -20,7 +20,7 @@ from gateway.discovery.file import parse_worker
 from gateway.discovery.source import SourceUnavailable
 from gateway.discovery.worker_kinds import WorkerKinds
 from gateway.discovery.worker_registry import WorkerRegistry
-from gateway.settings.checks import kind_problem
+from gateway.settings.checks.worker_checks import kind_problem
 from gateway.settings.tree import Settings
 from gateway.settings.urls import credentials_problem, url_problem
 from gateway.settings.workers import AUTO_KIND, WorkerSettings

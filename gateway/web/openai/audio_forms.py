@@ -24,7 +24,8 @@ from gateway.domain.tenant import Tenant
 from gateway.media.field_check import check_media
 from gateway.web.bodies.multipart import MultipartForm
 from gateway.web.exchange import HttpExchange
-from gateway.web.openai.inference_requests import GATEWAY_OWNED, MODEL_NAME_MAX, NO_TOKENS
+from gateway.web.openai.inference_requests import GATEWAY_OWNED, MODEL_NAME_MAX
+from gateway.web.openai.prompts import NO_TOKENS
 from gateway.web.request_identity import set_caller
 from workers.adapter import FormPart
 from workers.adapters.multipart import content_disposition

@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.domain.request import FORM_SURFACES, Surface
 from gateway.web.anthropic import wire as anthropic
-from gateway.web.openai.inference_requests import body_type
+from gateway.web.openai.body_fields import body_type
 from gateway.web.openapi import stored_objects_paths
 from gateway.web.openapi.descriptions import (
     ANTHROPIC_ERROR,
