@@ -117,7 +117,7 @@ async def test_pages_stay_small_and_fast_with_a_thousand_workers_and_ten_thousan
                         " && document.querySelector('#main h2') && !document.querySelector('#main > .dim')"
                         " && document.querySelector('#main :is(.figures, table, .empty, .note, form)')",
                         arg=name,
-                        timeout=15_000,
+                        timeout=60_000,
                     )
                     await asyncio.sleep(0.5)
                     rows = await page.locator("#main tr").count()

@@ -18,7 +18,7 @@ def all_heard(feeds):
 
 async def heard(running):
     """What was published has been heard, and is in the index: nothing has come for a while."""
-    await running.until(lambda: all_heard(feeds_of(running).rank_feeds("w0")), seconds=30)
+    await running.until(lambda: all_heard(feeds_of(running).rank_feeds("w0")))
     batches = -1
     while batches != feed_of(running).batches:
         batches = feed_of(running).batches

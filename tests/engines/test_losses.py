@@ -19,10 +19,10 @@ async def test_an_engine_that_was_away_and_kept_its_cache_is_known_as_before(gat
         pages = held(running)
         engine.signal(signal.SIGSTOP)
         try:
-            await running.until(lambda: health(running) == "down", seconds=30)
+            await running.until(lambda: health(running) == "down")
         finally:
             engine.signal(signal.SIGCONT)
-        await running.until(lambda: health(running) == "up", seconds=30)
+        await running.until(lambda: health(running) == "up")
         await heard(running)
         assert held(running) == pages == len(feed_of(running).follower)
         predicted, reported = await foretold(running, conversation(1))
@@ -41,15 +41,15 @@ async def test_when_an_engine_dies_another_answers_and_it_comes_back_with_nothin
         await asyncio.to_thread(engine.kill)
         said = [await ask(running, conversation(seed)) for seed in range(4)]
         assert all(usage["completion_tokens"] == 8 for _, usage in said)
-        await running.until(lambda: health(running) == "down", seconds=30)
+        await running.until(lambda: health(running) == "down")
         assert health(running, "w1") == "up"
         assert held(running) == 0
         engine.start()
         await asyncio.to_thread(engine.wait)
-        await running.until(lambda: health(running) == "up", seconds=30)
+        await running.until(lambda: health(running) == "up")
         await asyncio.to_thread(other.signal, signal.SIGSTOP)
         try:
-            await running.until(lambda: health(running, "w1") == "down", seconds=30)
+            await running.until(lambda: health(running, "w1") == "down")
             assert await foretold(running, conversation(1)) == (0, 0)
             predicted, reported = await foretold(running, conversation(1))
             assert predicted == reported // 32 * 32 > 0

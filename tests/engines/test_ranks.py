@@ -28,7 +28,7 @@ async def test_each_rank_is_followed_and_heard_at_a_port_of_its_own(worker, gate
         assert (one.ranks, len(one.report.events), len(one.report.loads)) == (2, 2, 2)
         events = ports(at for source in one.report.events for at in (source.endpoint, source.replay))
         assert (len(events), listening(events)) == (4, {"127.0.0.1"})
-        await running.until(lambda: one.load.is_heard, seconds=30)
+        await running.until(lambda: one.load.is_heard)
         # Each conversation goes on where it began.
         for seed in range(4):
             await ask(running, conversation(seed))
@@ -40,11 +40,11 @@ async def test_each_rank_is_followed_and_heard_at_a_port_of_its_own(worker, gate
             async with running.http.post(url, json=prompt) as response:
                 assert response.status == 200
         feeds = running.here.gateway.event_feeds.rank_feeds(one.id)
-        await running.until(lambda: len(feeds) == 2 and all(feed.batches for feed in feeds), seconds=30)
+        await running.until(lambda: len(feeds) == 2 and all(feed.batches for feed in feeds))
         # Requests past the gateway keep one of them busy.
         at = running.here.gateway.event_feeds.ranks
         busy = {"model": MODEL, "prompt": "once", "max_tokens": 600, "ignore_eos": True, "stream": True}
         async with running.http.post(url, json={**busy, "routed_dp_rank": 1}) as response:
             await response.content.readline()
-            await running.until(lambda: [load.streams for load in at.loads(one.id)] == [0, 1], seconds=30)
-        await running.until(lambda: [load.streams for load in at.loads(one.id)] == [0, 0], seconds=30)
+            await running.until(lambda: [load.streams for load in at.loads(one.id)] == [0, 1])
+        await running.until(lambda: [load.streams for load in at.loads(one.id)] == [0, 0])

@@ -65,16 +65,14 @@ async def test_the_worker_gets_what_the_gateway_would_send_and_nothing_of_the_cl
 
 async def test_a_stream_arrives_as_it_is_written_with_its_usage_withheld_and_settled(carried, records):
     async with ScriptedWorker() as worker, carried(worker, limits=LIMITS) as at:
-        worker.then(tokens=3, gap=0.3)
-        written_at_first_line = None
+        the_first_has_come = asyncio.Event()
+        worker.then(tokens=3, second_frame_until=the_first_has_come)
         async with at.chat(stream=True) as response:
             assert response.headers["content-type"].startswith("text/event-stream")
-            lines = []
-            async for line in response.content:
-                if written_at_first_line is None:
-                    written_at_first_line = worker.seen[0].frames
-                lines.append(line)
-        assert written_at_first_line < 4
+            lines = [await asyncio.wait_for(response.content.readline(), 60)]
+            assert b'"w0 "' in lines[0]
+            the_first_has_come.set()
+            lines += [line async for line in response.content]
         assert [line for line in lines if line.strip()][-1] == b"data: [DONE]\n"
         assert b"".join(lines).count(b'"usage":{') == 0
         assert worker.seen[0].body["stream_options"]["include_usage"] is True
@@ -195,7 +193,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_stream_is_charged_what_ca
         await at.gateway.settled()
     (record,) = records
     assert record.code == "client_closed"
-    assert 4 <= record.output_tokens < 200
+    assert 4 <= record.output_tokens < 1000
 
 
 @pytest.mark.parametrize("stream", [True, False])

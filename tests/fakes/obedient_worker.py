@@ -33,11 +33,16 @@ ENDINGS: dict[str, tuple[dict[str, Any], str]] = {
 class ObedientWorker(ScriptedWorker):
     """A ScriptedWorker whose answers follow from the prompt."""
 
+    slow_gap = 0.5
+    """Seconds for each word of an answer to a prompt that says "slowly"."""
+
     async def _answer(
         self, http: web.Request, script: Script, seen: Seen, *, chat: bool
     ) -> web.StreamResponse:
         slowly = "slowly" in json.dumps(seen.body.get("messages"))
-        return await super()._answer(http, replace(script, gap=0.5) if slowly else script, seen, chat=chat)
+        return await super()._answer(
+            http, replace(script, gap=self.slow_gap) if slowly else script, seen, chat=chat
+        )
 
     def message_for(self, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
         """Return the message that answers a request, and its finish reason."""

@@ -41,6 +41,8 @@ class Script:
     """The worker takes the request and never answers."""
     until: asyncio.Event | None = None
     """The worker waits for this event before anything else."""
+    second_frame_until: asyncio.Event | None = None
+    """The worker waits for this event after the first frame."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """More fields of an answer that is no stream."""
     whole: bytes | None = None
@@ -202,6 +204,8 @@ class ScriptedWorker:
             seen.frames += 1
             if seen.frames == script.break_after:
                 return self._cut(http, seen)
+            if script.second_frame_until is not None:
+                await script.second_frame_until.wait()
             await asyncio.sleep(script.gap)
         await response.write(script.last_frame)
         await response.write_eof()

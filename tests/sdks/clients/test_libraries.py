@@ -32,6 +32,8 @@ SAME = {
 REFUSED = {"wrong_key": 401, "over_quota": 429}
 TOO_LONG = ("maximum context length", "prompt is too long")
 """Words of OpenAI's and of Anthropic's API, by which clients shorten a conversation."""
+SECONDS_MAX = 300
+"""Most of a script's time is spent on imports, of which a busy machine makes minutes."""
 
 AI_SDK_ONLY = {"streamed_tools": "The tool said: 5", "thought": "You said: think first"}
 LIBRARIES = [
@@ -73,7 +75,7 @@ async def run_script(folder, script, api, directory, url, key, spent_key):
     process = await asyncio.create_subprocess_exec(
         *command, api, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    output, errors = await asyncio.wait_for(process.communicate(), 60)
+    output, errors = await asyncio.wait_for(process.communicate(), SECONDS_MAX)
     assert process.returncode == 0, errors.decode()[-3000:]
     return json.loads(output.decode().splitlines()[-1])
 

@@ -49,7 +49,7 @@ async def run_code(command, folder, directory):
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    output, _ = await asyncio.wait_for(process.communicate(), 120)
+    output, _ = await asyncio.wait_for(process.communicate(), 300)
     return process.returncode, output.decode()
 
 
