@@ -1,7 +1,7 @@
 """A simulator that judges policies: simulated engines serve a trace, routed by the policies of the real gateway.
 
-Read in this order: trace, engines/, gateway_view, gateway, gateway_news, simulation, outcome, trial (with
-a scenario).
+Read in this order: trace, engines/, gateway_view, gateway, gateway_news, simulation (with simulation_parts, which
+builds what it needs), outcome, trial (with a scenario).
 
 workloads generates traces, with the lengths of class_lengths. turn_queue, turn_taking, waiting_orders and
 tenants_by_tag let requests wait; queue_view is what the queue of several gateways knows, worker_speeds what a

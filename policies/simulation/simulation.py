@@ -19,19 +19,16 @@ from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.cells import PERIOD_SECONDS, CellExchange, TenantCells
 from policies.simulation.engines.block_cache import BlockCache
 from policies.simulation.engines.engine import SimulatedCache, SimulatedEngine, SimulatedJob
-from policies.simulation.gateway import SimulatedGateway
 from policies.simulation.gateway_news import GatewayNews, InFlightRequest
 from policies.simulation.gateway_view import Expected, GatewayView
 from policies.simulation.index_events import IndexEvents
 from policies.simulation.known_blocks import BlockPaths, KnownBlocks, KnownPrefixes
-from policies.simulation.large_fleet import LargeFleet
-from policies.simulation.outcome import Outcome, RunResult
-from policies.simulation.queue_view import QueueView
+from policies.simulation.outcome import RunResult
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
+from policies.simulation.simulation_parts import engines_of, gateways_of, outcomes_of, turns_of
 from policies.simulation.timeline import Timeline
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
-from policies.simulation.turn_taking import TurnTaking, TurnTerms, class_of
-from policies.simulation.waiting_orders import ORDERS
+from policies.simulation.turn_taking import TurnTaking, TurnTerms
 from radix_cache.match import WorkerId
 
 PROGRESS_REQUESTS = 100
@@ -65,81 +62,33 @@ class Simulation:
         blocks = scenario.kv_tokens // BLOCK_TOKENS
         self._caches = caches or [BlockCache(blocks) for _ in range(scenario.workers)]
         self._blocks_max = blocks
-        self._engines = [
-            SimulatedEngine(
-                cache=cache,
-                capacity_tokens=scenario.kv_tokens,
-                times=scenario.times_of(at),
-                order=ORDERS[scenario.order],
-            )
-            for at, cache in enumerate(self._caches)
-        ]
+        self._engines = engines_of(scenario, self._caches)
         self._known = known or KnownBlocks(paths or BlockPaths(trace))
         self._index_events = IndexEvents(self._known, scenario, self._events, self._random)
         self._ids = [WorkerId(f"w{at:04}") for at in range(scenario.workers)]
         self._places = {worker: at for at, worker in enumerate(self._ids)}
         self._up = list(range(scenario.workers))
-        shared = scenario.gateways == 1 or scenario.sync_seconds == 0
-        views = [self._view() for _ in range(scenario.cells if shared else scenario.gateways)]
-        large = [self._large_fleet(view, policy, f"{seed} {at}") for at, view in enumerate(views)]
-        takes_turns = scenario.turns is not None and scenario.window_tokens is not None
-        queue_view = QueueView(scenario.workers) if takes_turns and not shared else None
+        gateways = gateways_of(scenario, policy, self._ids, self._random, seed)
+        self._gateways = gateways.all
         self._cells = TenantCells(scenario.cells)
         self._exchange = CellExchange(
-            views, [self._cells.homes(cell, self._ids) for cell in range(scenario.cells)]
+            gateways.views, [self._cells.homes(cell, self._ids) for cell in range(scenario.cells)]
         )
         for cell in range(scenario.cells if scenario.cells > 1 else 0):
             self._exchange.take_window(cell, scenario.window_tokens or 0)
-        self._gateways = [
-            SimulatedGateway(
-                view=views[at % len(views)],
-                large=large[at % len(views)],
-                policy=policy,
-                window_tokens=scenario.window_tokens,
-                waiting_order=ORDERS[scenario.waiting_order],
-                random=self._random,
-                hold=scenario.turns.hold if scenario.turns is not None else None,
-                queue_view=queue_view,
-            )
-            for at in range(scenario.gateways)
-        ]
         self._news = GatewayNews(
             [gateway.view for gateway in self._gateways],
             scenario,
             self._events,
-            shared=shared,
-            queue_view=queue_view,
+            shared=gateways.share_views,
+            queue_view=gateways.queue_view,
         )
-        self._turns = (
-            [
-                TurnTaking(
-                    scenario.turns,
-                    scenario.window_tokens,
-                    scenario.classes,
-                    self,
-                    workers=scenario.workers,
-                    of_all_gateways=scenario.gateways > 1,
-                )
-                for _ in range(scenario.cells)
-            ]
-            if scenario.turns is not None and scenario.window_tokens is not None
-            else []
-        )
+        self._turns = turns_of(scenario, self)
         self._queries: dict[int, tuple[int, RouteQuery]] = {}
         self._sent: dict[int, InFlightRequest] = {}
         self._predicted_tokens = 0
         self._all_arrived = False
-        self._outcomes = [
-            Outcome(
-                tenant=request.tenant,
-                arrived_at=request.at,
-                prompt_tokens=request.prompt_tokens,
-                output_tokens=request.output_tokens,
-                service_class=service_class.name if service_class is not None else "",
-                target_seconds=service_class.ttft_seconds if service_class is not None else None,
-            )
-            for request, service_class in ((each, class_of(each, scenario.classes)) for each in trace)
-        ]
+        self._outcomes = outcomes_of(trace, scenario)
 
     def run(self, progress: Callable[[int], None] | None = None) -> RunResult:
         """Simulate until the last request has ended; `progress` is called with the number of further arrivals."""
@@ -165,15 +114,6 @@ class Simulation:
             busy_seconds=tuple(engine.busy_seconds for engine in self._engines),
             predicted_tokens=self._predicted_tokens,
         )
-
-    def _view(self) -> GatewayView:
-        return GatewayView(self._ids, self._scenario)
-
-    def _large_fleet(self, view: GatewayView, policy: RoutingPolicy, seed: str) -> LargeFleet | None:
-        """Return the view's workers in order; None where every request looks at all of them."""
-        if len(self._ids) <= RANKED_MAX or not getattr(policy, "shortlist", False):
-            return None
-        return LargeFleet(view, self._ids, Random(f"radixgate workers {seed}"))
 
     def at(self, time: float, happens: Callable[[float], None]) -> None:
         """Let something happen at this time."""
