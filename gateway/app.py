@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from gateway.discovery.discovery import Discovery
 from gateway.dispatch.dispatch import Dispatch
-from gateway.dispatch.queue_report import QueueReporter, gateway_name
+from gateway.dispatch.queue_report import gateway_name
+from gateway.dispatch.queue_reporter import QueueReporter
 from gateway.domain.errors import ShuttingDown
 from gateway.domain.memory_budget import MemoryBudget
 from gateway.explorer.activity import ActivityReporter

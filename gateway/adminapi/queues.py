@@ -5,7 +5,8 @@ part of the OpenAPI document.
 """
 
 from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
-from gateway.dispatch.queue_report import QueueReport, QueueReporter
+from gateway.dispatch.queue_report import QueueReport
+from gateway.dispatch.queue_reporter import QueueReporter
 
 
 def operations(queues: QueueReporter) -> list[Operation]:

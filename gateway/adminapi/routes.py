@@ -31,7 +31,7 @@ from gateway.database.tenant_store import TenantStore
 from gateway.database.usage_query import UsageReader
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.worker_registry import WorkerRegistry
-from gateway.dispatch.queue_report import QueueReporter
+from gateway.dispatch.queue_reporter import QueueReporter
 from gateway.explorer.activity import ActivityReporter
 from gateway.explorer.request_explorer import RequestExplorer
 from gateway.pipeline import Services

@@ -18,5 +18,5 @@ idempotency          repeats under a client's own key
 provider_quota       the limits of outside providers
 dispatch             holds all parts; dispatch_limits has their bounds, dispatch_follows_fleet what they do when the
                      fleet changes
-queue_report         the report of waiting requests for operators
+queue_report         the report of waiting requests for operators; queue_reporter: of all gateways
 """

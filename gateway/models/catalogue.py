@@ -21,7 +21,8 @@ from gateway.settings.prices import PriceSettings
 from gateway.settings.types import SettingsProblem
 from gateway.tokenization.encoder_processes import EncoderProcesses
 from gateway.tokenization.encoder_threads import EncoderThreads
-from gateway.tokenization.prompt_encoders import TextEncoder, TokenizerEncoder
+from gateway.tokenization.text_encoder import TextEncoder
+from gateway.tokenization.tokenizer_encoder import TokenizerEncoder
 from gateway.tokenization.worker_tokens import Tokenize, WorkerEncoder
 
 MODELS_FOUND_MAX = 1000

@@ -11,7 +11,6 @@ tokenizer.json is better where there is one. After an engine did not answer, no 
 import asyncio
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
@@ -22,8 +21,9 @@ from gateway.domain.model import EncodedPrompt
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.media.media_parts import ChatMedia
-from gateway.tokenization.prompt_encoders import TextEncoder
-from radix_cache.blocks import TOKEN_BYTES, Tokens
+from gateway.tokenization.text_encoder import TextEncoder
+from gateway.tokenization.token_cache import TokenCache
+from radix_cache.blocks import Tokens
 from workers.adapter import SupportsTokenize, WorkerAdapter, WorkerUnreachable
 
 log = logging.getLogger(__name__)
@@ -119,11 +119,9 @@ class WorkerEncoder:
         self._model = model
         self._tokenize = tokenize
         self._key = key
-        self._memory_bytes_max = memory_bytes_max
         self._clock = clock
         self._text = TextEncoder()
-        self._cache: OrderedDict[bytes, Tokens] = OrderedDict()
-        self._cache_bytes = 0
+        self._cache = TokenCache(memory_bytes_max)
         self._calls_running = 0
         self._silent_until = 0.0
 
@@ -166,8 +164,8 @@ class WorkerEncoder:
     async def _cached_or_tokenized(self, fields: dict[str, msgspec.Raw], tenant: Tenant) -> Tokens | None:
         body = msgspec.json.encode(fields)
         key = xxh3_128_digest(body, xxh3_64_intdigest(tenant.group.encode(), self._key))
-        if (cached := self._cache.get(key)) is not None:
-            self._cache.move_to_end(key)
+        if (cached := self._cache.entries.get(key)) is not None:
+            self._cache.remember(key, cached)
             return cached
         if (
             len(body) > CALL_BYTES_MAX
@@ -194,18 +192,5 @@ class WorkerEncoder:
             self._calls_running -= 1
         self._silent_until = 0.0
         if tokens is not None:
-            self._remember(key, tokens)
+            self._cache.remember(key, tokens)
         return tokens
-
-    def _remember(self, key: bytes, tokens: Tokens) -> None:
-        if key in self._cache:
-            return
-        self._cache[key] = tokens
-        self._cache_bytes += _memory_bytes(tokens)
-        while self._cache_bytes > self._memory_bytes_max:
-            self._cache_bytes -= _memory_bytes(self._cache.popitem(last=False)[1])
-
-
-def _memory_bytes(tokens: Tokens) -> int:
-    """Return the bytes of one cached prompt, with its key and its place in the dictionary."""
-    return len(tokens) * TOKEN_BYTES + 250

@@ -48,7 +48,7 @@ from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota_store import Lease
 from gateway.routing.router import Router
 from gateway.telemetry.request_record import Progress
-from gateway.tokenization.prompt_encoders import TextEncoder
+from gateway.tokenization.text_encoder import TextEncoder
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.waiting_bounds import WaitingRoomBounds
 from policies.queueing.cost_weights import CostWeights

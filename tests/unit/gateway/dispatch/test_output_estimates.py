@@ -8,7 +8,7 @@ from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.request_context import RequestContext
 from gateway.domain.tenant import Plan, Tenant
 from gateway.quotas.limit import Limit, Scope
-from gateway.tokenization.prompt_encoders import TextEncoder
+from gateway.tokenization.text_encoder import TextEncoder
 from policies.admission.limit_windows import Window
 
 

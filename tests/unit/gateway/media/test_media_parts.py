@@ -12,7 +12,8 @@ from gateway.domain.request import Surface
 from gateway.domain.tenant import Plan, Tenant
 from gateway.media.media_parts import MEDIA_MAX, MEDIA_TOKENS, PLACEHOLDER_BIT, media_tokens
 from gateway.tokenization.encoder_threads import EncoderThreads
-from gateway.tokenization.prompt_encoders import TextEncoder, TokenizerEncoder
+from gateway.tokenization.text_encoder import TextEncoder
+from gateway.tokenization.tokenizer_encoder import TokenizerEncoder
 from gateway.web.openai.inference_requests import decode_openai_request
 from workers.engine import tiny_checkpoint
 

@@ -9,7 +9,7 @@ from gateway.domain.errors import ModelNotFound
 from gateway.models.catalogue import Catalogue
 from gateway.settings.models import ModelSettings
 from gateway.settings.prices import PriceSettings
-from gateway.tokenization.prompt_encoders import TextEncoder
+from gateway.tokenization.text_encoder import TextEncoder
 from gateway.tokenization.worker_tokens import WorkerEncoder
 
 PARENT = ModelSettings(

@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import BadRequest, PromptTooLong
-from gateway.tokenization import encoder_child, encoder_processes, prompt_encoders, text_splitter
+from gateway.tokenization import encoder_child, encoder_processes, text_encoder, text_splitter
 from gateway.tokenization.encoder_child import read_tokenizer
 from gateway.tokenization.encoder_processes import EncoderProcesses, EncoderUnavailable
 from gateway.tokenization.encoder_threads import EncoderThreads
-from gateway.tokenization.prompt_encoders import TokenizerEncoder
 from gateway.tokenization.text_splitter import TextSplitter
-from tests.unit.gateway.tokenization.test_prompt_encoders import (
+from gateway.tokenization.tokenizer_encoder import TokenizerEncoder
+from tests.unit.gateway.tokenization.test_tokenizer_encoder import (
     ACME,
     chat,
     checkpoint,
@@ -316,5 +316,5 @@ def test_a_long_conversation_has_the_tokens_of_its_messages(elsewhere, here, mon
     messages = said(*(" ".join(chance.choices(["a", "word", "Ω"], k=20_000)) for _ in range(6)))
     for upto in (2, 4, 6):
         request = chat(messages[:upto])
-        assert request.body_bytes > prompt_encoders.LONG_BYTES or upto == 2
+        assert request.body_bytes > text_encoder.LONG_BYTES or upto == 2
         assert tokens(elsewhere, request) == tokens(here, request)

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.execution import model_runner as runner_module
+from workers.engine.execution import drawn_tokens as drawing_module
 from workers.engine.request import Request
 from workers.engine.sampling.sampling_params import SamplingParams
 
@@ -127,9 +127,11 @@ def test_logits_are_those_of_transformers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[torch.Tensor] = []
-    real = runner_module.sample_tokens
+    real = drawing_module.sample_tokens
     monkeypatch.setattr(
-        runner_module, "sample_tokens", lambda logits, rows: seen.append(logits.clone()) or real(logits, rows)
+        drawing_module,
+        "sample_tokens",
+        lambda logits, rows: seen.append(logits.clone()) or real(logits, rows),
     )
     prompt = prompts()[-1]
     engine = load(variant, chunk_tokens=24)

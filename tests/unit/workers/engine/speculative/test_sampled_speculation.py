@@ -17,7 +17,7 @@ from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.attention.sdpa_backend import SdpaBackend
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.speculation_config import SpecConfig
-from workers.engine.execution import model_runner as runner_module
+from workers.engine.execution import drawn_tokens as drawing_module
 from workers.engine.execution.model_runner import ModelRunner
 from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.kv_codec import kv_codec
@@ -190,9 +190,9 @@ def test_texts_come_as_often_as_the_model_alone_would_say_them(case: str, tmp_pa
 def test_one_chance_for_judging_and_replacing_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = runner_module.draw_uniforms
+    real = drawing_module.draw_uniforms
     monkeypatch.setattr(
-        runner_module,
+        drawing_module,
         "draw_uniforms",
         lambda sequence, count, _stream: real(sequence, count, RandomStream.ACCEPT),
     )

@@ -8,8 +8,8 @@ from gateway.dispatch.queue_report import (
     QueueReport,
     TenantShareReport,
     WaitingRequestReport,
-    merge_reports,
 )
+from gateway.dispatch.queue_reporter import merge_reports
 
 
 def received(tenant, units, *, weight=1.0, due=0.5, waiting=0):

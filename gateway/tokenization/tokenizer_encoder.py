@@ -1,16 +1,14 @@
-"""Prompt encoders: turn a request into the token ids that the worker will compute, or into canonical text.
+"""Encodes prompts with the model's own tokenizer: into the token ids that the worker will compute.
 
 Chat: the model's chat template, then its tokenizer without special tokens. Completions: the tokenizer with special
-tokens, or the token ids that the client sent. Without a tokenizer, canonical text is used in place of tokens: four
-bytes count as a token.
+tokens, or the token ids that the client sent. (text_encoder.py encodes where there is no tokenizer.)
 
 A tokenizer splits a text at special tokens first, so the pieces between them can be encoded one by one. The earlier
 messages of a conversation are pieces that were encoded before:
 
     <|im_start|> | user: Hi | <|im_end|> | <|im_start|> | assistant:     each piece looked up, new ones encoded
 
-The tokens of a piece are cached under a keyed hash, never under its text, and separately for each isolation group;
-otherwise the time to the first token would reveal to one tenant what another has sent.
+The tokens of a piece are cached (token_cache.py), separately for each isolation group.
 
 Every text is encoded by piecewise_encoder.py: a short one on the event loop, a longer one in a thread, a very long
 one in a process (encoder_processes.py), and its conversation is rendered and split in a thread. A text that is
@@ -19,24 +17,19 @@ certain to be too long by its length in bytes is not encoded.
 
 import asyncio
 from array import array
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
-from typing import TypeVar
 
-import msgspec
 from tokenizers import Tokenizer
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from gateway.concurrency.gil_yield import yield_gil
 from gateway.domain.errors import BadRequest, PromptTooLong
-from gateway.domain.model import CHAT_HASH_PREFIX, EncodedPrompt
+from gateway.domain.model import EncodedPrompt
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
-from gateway.media.media_parts import ChatMedia, may_have_media, media_tokens
-from gateway.tokenization.canonical_json import canonical_json
+from gateway.media.media_parts import ChatMedia, media_tokens
 from gateway.tokenization.chat_rendering import render_chat
 from gateway.tokenization.encoder_child import read_tokenizer
 from gateway.tokenization.encoder_processes import EncoderProcesses, EncoderUnavailable, EncodingJob
@@ -48,71 +41,26 @@ from gateway.tokenization.piecewise_encoder import (
     PiecewiseEncoder,
     TooManyTokens,
 )
+from gateway.tokenization.text_encoder import (
+    LONG_BYTES,
+    as_array,
+    interleave,
+    run_off_loop_if_long,
+    utf8_length,
+)
 from gateway.tokenization.text_splitter import splitter_for
-from radix_cache.blocks import TOKEN_BYTES, Tokens
+from gateway.tokenization.token_cache import TokenCache
+from radix_cache.blocks import Tokens
 from workers.chat_template import ChatTemplate, TemplateFailed
-
-Part = TypeVar("Part", bytes, Tokens)
-Result = TypeVar("Result")
-
-CANONICAL_FIELDS = ("tools", "documents", "reasoning_effort", "chat_template_kwargs")
-"""Fields of a chat request that are part of its canonical text, before the messages, as templates render them.
-
-With a tokenizer the template gets all fields of FIELD_TYPES (chat_rendering.py)."""
 
 INLINE_CHARACTERS_MAX = 4096
 """Shorter texts are encoded on the event loop, in about a millisecond; a thread costs a tenth of that to start."""
-
-_SORTED = msgspec.json.Encoder(order="sorted")
-
-LONG_BYTES = 128 * 1024
-"""Prompts of longer requests are rendered in a thread, since rendering takes a millisecond or more."""
 
 JOINED_TOKENS = 64 * 1024
 """The tokens that are copied in one call."""
 
 PROCESS_CHARACTERS_MIN = 64 * 1024
 """Longer texts are encoded in a process."""
-
-
-class TextEncoder:
-    """Encodes prompts of models without a tokenizer as canonical text, so that equal prefixes give equal blocks."""
-
-    exact = False
-
-    def count_answer_text(self, text: str) -> int:
-        """Return the token count of a text, by its length in bytes."""
-        return -(-_utf8_length(text) // TOKEN_BYTES)
-
-    async def encode(
-        self, request: InferenceRequest, tenant: Tenant, length_max: int | None
-    ) -> list[EncodedPrompt]:
-        """Return each prompt of the request as canonical text, or as the token ids that the client sent."""
-        if request.surface is Surface.CHAT:
-            if request.body_bytes <= LONG_BYTES:
-                return [self._chat(request)]
-            return [await _run_off_loop_if_long(request, partial(self._chat, request))]
-        return [
-            EncodedPrompt(tokens=None, text=prompt.encode())
-            if isinstance(prompt, str)
-            else EncodedPrompt(tokens=_as_array(prompt))
-            for prompt in request.prompt
-        ]
-
-    def _chat(self, request: InferenceRequest) -> EncodedPrompt:
-        media = ChatMedia(request.prompt) if may_have_media(request.prompt) else None
-        before = b""
-        for name in CANONICAL_FIELDS:
-            if name in request.fields:
-                before += name.encode() + bytes(request.fields[name])
-        written = canonical_json if request.body_bytes > LONG_BYTES else _SORTED.encode
-        text = before + written(request.prompt if media is None else media.messages)
-        if len(text) > LONG_BYTES:
-            yield_gil()
-        if media:
-            texts, digests = media.split(text.decode())
-            text = b"".join(_interleave(map(str.encode, texts), (bytes(media_tokens(d)) for d in digests)))
-        return EncodedPrompt(tokens=None, text=text, hash_prefix=CHAT_HASH_PREFIX)
 
 
 class TokenizerEncoder:
@@ -143,11 +91,9 @@ class TokenizerEncoder:
         self._template = template
         self._threads = threads
         self._key = key
-        self._memory_bytes_max = memory_bytes_max
         self._splitter = splitter_for(tokenizer)
         self._token_bytes_max = token_bytes_max(tokenizer)
-        self._pieces: OrderedDict[bytes, Tokens] = OrderedDict()
-        self._pieces_bytes = 0
+        self._pieces = TokenCache(memory_bytes_max)
 
     @classmethod
     def from_directory(
@@ -198,20 +144,20 @@ class TokenizerEncoder:
     ) -> list[EncodedPrompt]:
         """Return the token ids of each prompt. Raises BadRequest, PromptTooLong and TenantQueueFull."""
         if request.surface is Surface.CHAT:
-            texts, digests = await _run_off_loop_if_long(request, partial(self._render, request))
+            texts, digests = await run_off_loop_if_long(request, partial(self._render, request))
             bound = _TokenBound(request, length_max)
             self._check_length(["".join(texts)], bound)
             parts = await self._encode_texts(texts, tenant, bound)
             if not digests:
                 return [EncodedPrompt(tokens=parts[0])]
-            tokens = _concatenate(_interleave(parts, map(media_tokens, digests)))
+            tokens = _concatenate(interleave(parts, map(media_tokens, digests)))
             return [EncodedPrompt(tokens=tokens, count_exact=False)]
         texts = [prompt for prompt in request.prompt if isinstance(prompt, str)]
         bound = _TokenBound(request, length_max)
         self._check_length(texts, bound)
         encoded = iter(await self._encode_batch(texts, tenant, bound, special=True))
         return [
-            EncodedPrompt(tokens=next(encoded) if isinstance(prompt, str) else _as_array(prompt))
+            EncodedPrompt(tokens=next(encoded) if isinstance(prompt, str) else as_array(prompt))
             for prompt in request.prompt
         ]
 
@@ -224,7 +170,7 @@ class TokenizerEncoder:
         """Refuse a prompt that cannot fit, before a thread spends a second on it. Raises PromptTooLong."""
         if self._token_bytes_max is None:
             return
-        longest = max(map(_utf8_length, texts), default=0)
+        longest = max(map(utf8_length, texts), default=0)
         at_least = -(-longest // self._token_bytes_max)
         if at_least > bound.tokens_max:
             raise bound.exceeded(at_least)
@@ -241,13 +187,14 @@ class TokenizerEncoder:
             pieces, keys = self._split(text, tenant)
         else:
             pieces, keys = await asyncio.to_thread(self._split, text, tenant)
-        missing = {key: piece for key, piece in zip(keys, pieces, strict=True) if key not in self._pieces}
-        found = {key: self._pieces[key] for key in keys if key not in missing}
+        cached = self._pieces.entries
+        missing = {key: piece for key, piece in zip(keys, pieces, strict=True) if key not in cached}
+        found = {key: cached[key] for key in keys if key not in missing}
         if missing:
             encoded = await self._encode_batch(list(missing.values()), tenant, bound, special=False)
             found.update(zip(missing, encoded, strict=True))
         for key in keys:
-            self._remember(key, found[key])
+            self._pieces.remember(key, found[key])
         parts = [found[key] for key in keys]
         if sum(map(len, parts)) <= JOINED_TOKENS:
             return _concatenate(parts)
@@ -289,15 +236,6 @@ class TokenizerEncoder:
         except EncodingFailed:
             raise BadRequest("The model's tokenizer cannot read the prompt.", param="messages") from None
 
-    def _remember(self, key: bytes, tokens: Tokens) -> None:
-        if key in self._pieces:
-            self._pieces.move_to_end(key)
-            return
-        self._pieces[key] = tokens
-        self._pieces_bytes += _memory_bytes(tokens)
-        while self._pieces_bytes > self._memory_bytes_max:
-            self._pieces_bytes -= _memory_bytes(self._pieces.popitem(last=False)[1])
-
 
 class _TokenBound:
     """The most tokens that a prompt may have beside its answer, and the error for a longer prompt."""
@@ -319,11 +257,6 @@ class _TokenBound:
         )
 
 
-async def _run_off_loop_if_long(request: InferenceRequest, make: Callable[[], Result]) -> Result:
-    """Return what `make` returns, run in a thread if the request is long."""
-    return make() if request.body_bytes <= LONG_BYTES else await asyncio.to_thread(make)
-
-
 def _encode_in_process_or_here(job: EncodingJob, encode_here: Callable[[], list[Tokens]]) -> list[Tokens]:
     try:
         return job.tokens()
@@ -338,24 +271,3 @@ def _concatenate(parts: Iterable[Tokens]) -> Tokens:
         for at in range(0, len(part), JOINED_TOKENS):
             tokens.extend(part[at : at + JOINED_TOKENS] if len(part) > JOINED_TOKENS else part)
     return tokens
-
-
-def _as_array(prompt: Sequence[int]) -> Tokens:
-    return prompt if isinstance(prompt, array) else array("I", prompt)
-
-
-def _interleave(texts: Iterable[Part], media: Iterable[Part]) -> Iterator[Part]:
-    """Yield texts and media in turn; there is one text more than there are media."""
-    for text, medium in zip_longest(texts, media):
-        yield text
-        if medium is not None:
-            yield medium
-
-
-def _utf8_length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-
-
-def _memory_bytes(tokens: Tokens) -> int:
-    """Return the bytes of one cached piece, with its key and its place in the dictionary."""
-    return len(tokens) * TOKEN_BYTES + 250

@@ -17,7 +17,8 @@ from gateway.domain.tenant import Plan, Tenant
 from gateway.tokenization import encoder_threads
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.min_token_count import token_bytes_max
-from gateway.tokenization.prompt_encoders import TextEncoder, TokenizerEncoder
+from gateway.tokenization.text_encoder import TextEncoder
+from gateway.tokenization.tokenizer_encoder import TokenizerEncoder
 from gateway.web.openai.inference_requests import decode_openai_request
 from radix_cache.namespace import Namespace, hasher_for
 from tests.fakes.loop_gate import LoopGate
@@ -140,9 +141,9 @@ def test_what_is_remembered_is_bounded_and_is_no_text(checkpoint, executor):
     encoder = TokenizerEncoder.from_directory(checkpoint, EncoderThreads(executor), 1, memory_bytes_max=5000)
     for number in range(200):
         tokens(encoder, chat(said(f"a secret question number {number}")))
-    assert encoder._pieces_bytes <= 5000
-    assert len(encoder._pieces) < 30
-    assert not any(b"secret" in key for key in encoder._pieces)
+    assert encoder._pieces.bytes <= 5000
+    assert len(encoder._pieces.entries) < 30
+    assert not any(b"secret" in key for key in encoder._pieces.entries)
 
 
 def test_completions_are_the_text_with_special_tokens_or_the_ids_as_given(encoder, reference):

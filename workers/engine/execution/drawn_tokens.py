@@ -1,0 +1,100 @@
+"""The tokens of a step: drawn at each sampled position, and verified where the position follows a draft.
+
+drafts that were drawn at random     judged by the distribution that they were drawn from     `_judge`
+all others                           compared with the token that plain decoding draws        `_compare`
+"""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from itertools import accumulate, compress
+
+import torch
+from torch import Tensor
+
+from workers.engine.execution.step_sampling_rows import draw_uniforms
+from workers.engine.sampling.distribution import distribution
+from workers.engine.sampling.random_numbers import RandomStream
+from workers.engine.sampling.rejection_sampling import count_agreed, verify_drafts
+from workers.engine.sampling.sampler import sample_tokens
+from workers.engine.sampling.sampling_row import SamplingRow
+from workers.engine.scheduler.plan import StepItem
+from workers.engine.scheduler.sequence import Sequence
+
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTokens:
+    """The tokens that one item yielded, and the rows of the item that they were drawn from."""
+
+    tokens: Tokens
+    rows: Items[int]
+
+
+def drawn_tokens(
+    items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor, drawn_from: dict[Sequence, Tensor]
+) -> list[DrawnTokens]:
+    """Return the tokens of each item, in their order.
+
+    Args:
+        items: The items that sample.
+        wanted: The parameters of each sampled position: 1 + drafts rows for each item.
+        logits: [rows, vocabulary], a row for each sampled position.
+        drawn_from: The distributions of the drafts that were drawn at random, by sequence.
+    """
+    if not drawn_from:
+        return _compare(items, wanted, logits)
+    is_judged = [item.sequence in drawn_from for item in items]
+    rows_judged = [
+        judged for item, judged in zip(items, is_judged, strict=True) for _ in range(1 + item.drafts)
+    ]
+    places = torch.tensor(rows_judged, device=logits.device)
+    others, rows_of_others = [not judged for judged in is_judged], [not judged for judged in rows_judged]
+    of_judged = iter(
+        _judge([*compress(items, is_judged)], [*compress(wanted, rows_judged)], logits[places], drawn_from)
+    )
+    of_others = iter(
+        _compare([*compress(items, others)], [*compress(wanted, rows_of_others)], logits[~places])
+    )
+    return [next(of_judged if judged else of_others) for judged in is_judged]
+
+
+def _compare(items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor) -> list[DrawnTokens]:
+    """Return the tokens of items with drafts that are accepted where plain decoding draws the same token."""
+    drawn = sample_tokens(logits, wanted) if items else []
+    results = []
+    for first, item in zip(first_rows(items), items, strict=True):
+        here = drawn[first : first + 1 + item.drafts]
+        rows: Items[int]
+        if item.draft_tree is None:
+            rows = range(count_agreed(item.sequence.drafts, here[:-1]) + 1)
+        else:
+            rows = [0, *(number + 1 for number in item.draft_tree.accepted_path(item.sequence.drafts, here))]
+        results.append(DrawnTokens(tuple(here[row] for row in rows), rows))
+    return results
+
+
+def _judge(
+    items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor, drawn_from: dict[Sequence, Tensor]
+) -> list[DrawnTokens]:
+    """Return the tokens of items with drafts that were drawn from distributions of their own."""
+    p = distribution(logits, wanted)
+    nothing = p.new_zeros(1, p.shape[-1])
+    verified = verify_drafts(
+        p,
+        torch.cat([part for item in items for part in (drawn_from[item.sequence], nothing)]),
+        [item.sequence.drafts[: item.drafts] for item in items],
+        [draw_uniforms(item.sequence, item.drafts, RandomStream.ACCEPT) for item in items],
+        [draw_uniforms(item.sequence, item.drafts + 1, RandomStream.RESAMPLE) for item in items],
+    )
+    return [DrawnTokens(tokens, range(len(tokens))) for tokens in verified]
+
+
+def first_rows(items: Items[StepItem]) -> list[int]:
+    """Return the index of each item's first row among all sampled rows."""
+    return list(accumulate((1 + item.drafts for item in items[:-1]), initial=0)) if items else []
+
+
+def newest_rows(items: Items[StepItem], results: Items[DrawnTokens]) -> list[int]:
+    """Return the index of the row that each item's last token was drawn from, among all sampled rows."""
+    return [first + drawn.rows[-1] for first, drawn in zip(first_rows(items), results, strict=True)]
