@@ -52,13 +52,15 @@ class DirectAnswer:
         self.keep_alive = keep_alive
         self._connection = connection
         self._chunked = "content-length" not in headers
-        framing = "transfer-encoding: chunked\r\n" if self._chunked else ""
+        lines = [f"HTTP/1.1 {_status_line(status)}", *map(": ".join, headers.items())]
+        if self._chunked:
+            lines.append("transfer-encoding: chunked")
         if not keep_alive:
-            framing += "connection: close\r\n"
-        lines = "".join(map("%s: %s\r\n".__mod__, headers.items()))
-        if not lines.count("\n") == lines.count("\r") == len(headers):
+            lines.append("connection: close")
+        lines.append(f"date: {_date(int(time.time()))}\r\n\r\n")
+        head = "\r\n".join(lines)
+        if not head.count("\n") == head.count("\r") == len(lines) + 1:
             raise ValueError("a header of an answer has a line break")
-        head = f"HTTP/1.1 {_status_line(status)}\r\n{lines}{framing}date: {_date(int(time.time()))}\r\n\r\n"
         self._head = head.encode("utf-8", "surrogateescape")
 
     async def write(self, data: bytes) -> None:

@@ -8,8 +8,8 @@ connection, it has all that follow. Parsing is llhttp's (package httptools).
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from operator import methodcaller
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,7 +19,8 @@ from multidict import CIMultiDict
 
 from gateway.settings.listeners import names_loopback
 from gateway.web.direct.request import NO_HEADERS, DirectRequest
-from gateway.web.middleware.error_middleware import Handler
+
+log = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 8 * 1024
 """A longer head is aiohttp's, which has bounds of its own."""
@@ -42,7 +43,8 @@ LEFT_TO_AIOHTTP = frozenset(
 )
 """Headers of requests that are not plain; `connection: keep-alive` is."""
 
-_text = methodcaller("decode", "utf-8", "surrogateescape")
+DirectHandler = Callable[[Any], Awaitable[object]]
+"""Answers a DirectRequest, or the same request of aiohttp."""
 
 
 class DirectRoutes:
@@ -54,7 +56,7 @@ class DirectRoutes:
 
     def __init__(
         self,
-        handlers: Mapping[str, Handler],
+        handlers: Mapping[str, DirectHandler],
         local_names_only: Callable[[], bool],
         answer_headers: Mapping[str, str] = NO_HEADERS,
     ) -> None:
@@ -173,11 +175,9 @@ class DirectConnection(asyncio.Protocol):
         self._headers.clear()
         self._pieces.clear()
         handler, self._request = found
-        answering = handler(cast(web.Request, self._request))
-        self._task = self._loop.create_task(cast(Coroutine[Any, Any, web.StreamResponse], answering))
-        self._task.add_done_callback(self._answered)
+        self._task = self._loop.create_task(self._serve(handler, self._request))
 
-    def _plain_request(self, end: int) -> "tuple[Handler, DirectRequest] | None":
+    def _plain_request(self, end: int) -> "tuple[DirectHandler, DirectRequest] | None":
         """Return the request whose head ends there, with its handler; None if it is not plain."""
         if self._parser is None or self.transport is None:
             return None  # The connection was refused.
@@ -188,8 +188,13 @@ class DirectConnection(asyncio.Protocol):
         # Each header has a line of its own, so that none is repeated or folded.
         if not len(names) == len(self._headers) == head.count(b"\r\n", 0, end) - 2:
             return None
-        headers = CIMultiDict(zip(map(_text, self._headers), map(_text, self._headers.values()), strict=True))
-        if headers.get("connection", "").lower() == "keep-alive":
+        headers = CIMultiDict(
+            {
+                name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
+                for name, value in self._headers.items()
+            }
+        )
+        if b"connection" in names and headers["connection"].lower() == "keep-alive":
             names.discard(b"connection")
         host, size = headers.get("host"), headers.get("content-length")
         if host is None or size is None or not LEFT_TO_AIOHTTP.isdisjoint(names):
@@ -205,21 +210,25 @@ class DirectConnection(asyncio.Protocol):
         request.answer_headers = self._routes.answer_headers
         return handler, request
 
-    def _answered(self, task: "asyncio.Task[web.StreamResponse]") -> None:
-        """Go on with the next request once one is answered, or close the connection."""
-        request, transport = self._request, self.transport
-        answer = request.answer if request is not None else None
+    async def _serve(self, handler: DirectHandler, request: DirectRequest) -> None:
+        """Have a request answered, then go on with the next one, or close the connection."""
+        answer = None
         try:
-            task.result()  # A cancellation that is not fetched keeps its frames, and these the task.
+            await handler(request)
+            answer = request.answer
         except (asyncio.CancelledError, ConnectionResetError):
-            answer = None
-        finally:
-            if transport is not None and (answer is None or not answer.ended or not answer.keep_alive):
-                transport.close()
-        if request is None or transport is None or transport.is_closing():
+            pass  # The client has left, or the gateway stops.
+        except Exception:
+            log.exception("a request failed in the gateway")
+        transport = self.transport
+        if transport is None:
+            return
+        if answer is None or not answer.ended or not answer.keep_alive:
+            transport.close()
+        if transport.is_closing():
             return
         if request.content.missing:
-            self._task = self._loop.create_task(self._discard_rest(request, transport))
+            await self._discard_rest(request, transport)
         else:
             self._go_on(transport)
 

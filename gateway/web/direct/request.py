@@ -89,7 +89,6 @@ class DirectRequest(dict[Any, Any]):
         match_info: object,
     ) -> None:
         """`body` came together with the head; so many bytes of it are missing."""
-        super().__init__()
         self.path = path
         self.headers = headers
         self.content_length = len(body) + missing
