@@ -286,6 +286,7 @@ async def read_request(
 
     Raises ModelNotFound, NoWorker, ModelNotAllowed, BadRequest, and what reading the body raises.
     """
+    exchange.memory.belong_to(tenant.id)
     request = await exchange.read_request(tenant)
     progress.asked = request.model
     progress.user, progress.tags = attribution(request.fields)

@@ -98,7 +98,8 @@ class ListenSettings(Branch, frozen=True, kw_only=True):
         Meta(
             description="Memory in bytes for all requests of one gateway process: their bodies, raw and decoded, "
             "media that are fetched for them, and answers of more than a megabyte that are not streamed. Beyond it "
-            "requests get a 503 with `retry-after`."
+            "requests get a 503 with `retry-after`; a tenant with several requests may hold at most seven times "
+            "what is free."
         ),
     ] = 256 * 1024**2
     origins: Annotated[

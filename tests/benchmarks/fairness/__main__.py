@@ -1,6 +1,7 @@
 """`make bench-fairness`: isolation between tenants under each queue policy, simulated and with real processes.
 
-    python -m tests.benchmarks.fairness [--seconds N] [--only MIX] [--real-seconds N] [--class-seconds N]
+    python -m tests.benchmarks.fairness [--seconds N] [--only MIX] [--real-seconds N] [--victim-seconds N]
+                                        [--class-seconds N]
 
 `bound` is a lower bound of the victims' TTFT over that alone, for any scheduler in front of the engines
 (policies/simulation/least_ttft.py): each victim alone on an idle engine that holds all earlier blocks, in steps of
@@ -13,6 +14,7 @@ build.
 
 import argparse
 import asyncio
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +24,30 @@ from rich.table import Table
 
 from gateway.bench.machine import machine, versions
 from gateway.bench.parallel_trials import usable_cores
-from tests.benchmarks.fairness import classes, real, simulated
+from tests.benchmarks.fairness import classes, real, simulated, victims
 from tests.benchmarks.fairness.class_traffic import BATCH, TARGETS
 from tests.benchmarks.fairness.mixes import MIXES
 
 WIDTH = 130
 SECONDS = 60.0
 REAL_SECONDS = 20.0
+VICTIM_SECONDS = 60.0
 CLASS_SECONDS = 45.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench-fairness", description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each simulated mix")
-    parser.add_argument("--only", choices=[*MIXES], help="one simulated mix")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each simulated mix; 0: none")
+    parser.add_argument("--only", choices=[*MIXES], help="one mix")
     parser.add_argument("--real-seconds", type=float, default=REAL_SECONDS, help="of each real run; 0: none")
+    parser.add_argument(
+        "--victim-seconds",
+        type=float,
+        default=VICTIM_SECONDS,
+        help="of each mix with real processes, where they take twice as long; 0: none",
+    )
+    parser.add_argument("--victim-seed", type=int, default=0, help="of the mixes with real processes")
+    parser.add_argument("--gateways", type=int, default=1, help="before the mixes with real processes")
     parser.add_argument(
         "--class-seconds", type=float, default=CLASS_SECONDS, help="of each class run; 0: none"
     )
@@ -48,12 +59,20 @@ def main() -> None:
     wanted = [given.only] if given.only else [*MIXES]
     found: dict[str, dict[str, dict[str, Any]]] = {}
     missed: dict[str, dict[str, dict[str, Any]]] = {}
-    for mix in wanted:
+    for mix in wanted if given.seconds else ():
         found |= simulated.runs([mix], given.seconds, given.processes)
         console.print(_table(MIXES[mix](1.0).name, found[mix]))
     if given.real_seconds:
         found["real processes"] = asyncio.run(real.runs(given.real_seconds))
         console.print(_table("real gateways and workers: a tenant floods", found["real processes"]))
+    beside: dict[str, dict[str, Any]] = {}
+    for mix in wanted if given.victim_seconds else ():
+        if mix not in victims.MIXES:
+            continue
+        with tempfile.TemporaryDirectory(prefix="radixgate-victims-") as place:
+            run = victims.runs(Path(place), mix, given.victim_seconds, given.victim_seed, given.gateways)
+            beside[mix] = asyncio.run(run)
+        console.print(_victim_table(f"victims with real processes: {mix}", beside[mix]))
     for batch in BATCH if given.class_seconds else ():
         title = f"all classes beside {batch}"
         of_classes = asyncio.run(classes.runs(given.class_seconds, batch))
@@ -68,6 +87,7 @@ def main() -> None:
             "settings": settings,
             "runs": runs,
             "classes": missed,
+            "victims": beside,
         }
         given.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
 
@@ -107,6 +127,22 @@ def _table(title: str, runs: dict[str, dict[str, Any]]) -> Table:
             _ratio(every["units_per_second_ratio_to_fifo"]),
             f"{every['evenness']:.3f}",
         )
+    return table
+
+
+def _victim_table(title: str, runs: dict[str, dict[str, Any]]) -> Table:
+    """Return the victims' TTFT alone and beside the others, by measurement."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("measured by")
+    for head in ("victims", *victims.PERCENTS, "refused"):
+        table.add_column(head if isinstance(head, str) else f"p{head}: alone, beside", justify="right")
+    for by, figures in runs.items():
+        alone, others = figures[victims.ALONE], figures[victims.BESIDE]
+        cells = [by, str(alone["requests"])]
+        for percent in victims.PERCENTS:
+            before, after = alone[f"ttft_ms_p{percent}"], others[f"ttft_ms_p{percent}"]
+            cells.append(f"{_ms(before)}, {_ms(after)}: {_ratio(after / before)} x")
+        table.add_row(*cells, str(sum(others.get("errors", {}).values())))
     return table
 
 

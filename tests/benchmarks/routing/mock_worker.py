@@ -1,10 +1,11 @@
 """The simulated engine in real time behind OpenAI's API: it computes nothing and takes as long as if it did.
 
-    python -m tests.benchmarks.routing.mock_worker --kv-tokens N [--port P] [--slower FACTOR]
+    python -m tests.benchmarks.routing.mock_worker --kv-tokens N [--port P] [--slower FACTOR] [--tokens-per-word N]
 
 Block cache with LRU eviction, continuous batching and chunked prefill are those of policies/simulation. A word
 stands for eight tokens, so that long prompts cost the machine less: the API counts words, and a block has 64 of
-them. The worker answers SGLang's probes, and publishes no KV events.
+them. With one token for each word, prompts of token ids cost little too. The worker answers SGLang's probes, and
+publishes no KV events.
 """
 
 import argparse
@@ -91,22 +92,24 @@ class RealTime:
         self._wait()
 
 
-def blocks_of(words: Sequence[str]) -> "array[int]":
+def blocks_of(words: Sequence[str], block_words: int = BLOCK_WORDS) -> "array[int]":
     """Return the chained ids of the blocks, with the last, partial one."""
     ids, chained = array("Q"), 0
-    for at in range(0, len(words), BLOCK_WORDS):
-        chained = xxh3_64_intdigest(" ".join(words[at : at + BLOCK_WORDS]).encode(), seed=chained)
+    for at in range(0, len(words), block_words):
+        chained = xxh3_64_intdigest(" ".join(words[at : at + block_words]).encode(), seed=chained)
         ids.append(chained)
     return ids
 
 
-def app_of(engine: RealTime, times: StepTime) -> web.Application:
+def app_of(engine: RealTime, times: StepTime, tokens_per_word: int) -> web.Application:
     async def completions(http: web.Request) -> web.StreamResponse:
         body = orjson.loads(await http.read())
-        words = body["prompt"].split()
+        prompt = body["prompt"]
+        words = prompt.split() if isinstance(prompt, str) else list(map(str, prompt))
         # The tenant's salt keeps caches apart here too.
-        blocks = blocks_of([str(body.get("cache_salt", "")) + words[0], *words[1:]])
-        answer = engine.submit(TOKENS_PER_WORD * len(words), max(1, body.get("max_tokens", 16)), blocks)
+        salted = [str(body.get("cache_salt", "")) + words[0], *words[1:]]
+        blocks = blocks_of(salted, BLOCK_TOKENS // tokens_per_word)
+        answer = engine.submit(tokens_per_word * len(words), max(1, body.get("max_tokens", 16)), blocks)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(http)
         await answer.first.wait()
@@ -117,7 +120,7 @@ def app_of(engine: RealTime, times: StepTime) -> web.Application:
         usage = {
             "prompt_tokens": len(words),
             "completion_tokens": answer.job.request.output_tokens,
-            "prompt_tokens_details": {"cached_tokens": answer.job.cached_tokens // TOKENS_PER_WORD},
+            "prompt_tokens_details": {"cached_tokens": answer.job.cached_tokens // tokens_per_word},
         }
         await response.write(_frame({"choices": [], "usage": usage}) + b"data: [DONE]\n\n")
         return response
@@ -127,8 +130,8 @@ def app_of(engine: RealTime, times: StepTime) -> web.Application:
 
     async def info(http: web.Request) -> web.Response:
         said = {
-            "max_total_num_tokens": engine.kv_tokens // TOKENS_PER_WORD,
-            "chunked_prefill_size": times.chunk_tokens // TOKENS_PER_WORD,
+            "max_total_num_tokens": engine.kv_tokens // tokens_per_word,
+            "chunked_prefill_size": times.chunk_tokens // tokens_per_word,
             "max_running_requests": times.sequences_max,
         }
         return web.json_response({**said, "instance_id": "mock"})
@@ -150,7 +153,8 @@ def _frame(value: dict[str, Any]) -> bytes:
     )
 
 
-def _slowed(times: StepTime, factor: float) -> StepTime:
+def slowed(times: StepTime, factor: float) -> StepTime:
+    """Return the step times of an engine whose steps take so many times as long."""
     prefill, decode = times.prefill_ms, times.decode_ms
     return msgspec.structs.replace(
         times,
@@ -164,10 +168,13 @@ async def main() -> None:
     parser.add_argument("--kv-tokens", type=int, required=True)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--slower", type=float, default=1.0, help="steps take so many times as long")
+    parser.add_argument("--tokens-per-word", type=int, default=TOKENS_PER_WORD)
     given = parser.parse_args()
-    times = _slowed(StepTime(), given.slower)
+    times = slowed(StepTime(), given.slower)
     # A request whose client has left would compute on; the clients of this benchmark do not leave.
-    runner = web.AppRunner(app_of(RealTime(given.kv_tokens, times), times), access_log=None)
+    runner = web.AppRunner(
+        app_of(RealTime(given.kv_tokens, times), times, given.tokens_per_word), access_log=None
+    )
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", given.port).start()
     print(f"mock worker ready at http://127.0.0.1:{runner.addresses[0][1]}", flush=True)

@@ -37,3 +37,31 @@ def test_a_lease_can_shrink_while_the_budget_is_full():
     budget.bytes_max = 50
     one.resize(70)
     assert budget.bytes_held == 70
+
+
+def lease_of(budget, tenant, held=0):
+    lease = MemoryLease(budget)
+    lease.belong_to(tenant)
+    lease.reserve(held)
+    return lease
+
+
+def test_a_tenant_with_many_requests_leaves_memory_to_others():
+    budget = MemoryBudget(800)
+    flood = []
+    with pytest.raises(Overloaded):
+        while True:
+            flood.append(lease_of(budget, "flood", 10))
+    assert budget.bytes_held == 700
+    lease_of(budget, "victim", 40)
+    for lease in flood:
+        lease.release()
+    assert budget.of_tenants == {"victim": 40}
+
+
+def test_a_single_request_of_a_tenant_may_take_all_memory_that_is_free():
+    budget = MemoryBudget(100)
+    lease_of(budget, "other", 10)
+    lease = lease_of(budget, "acme", 50)
+    lease.resize(90)
+    assert budget.bytes_held == 100

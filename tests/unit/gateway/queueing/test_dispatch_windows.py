@@ -66,6 +66,15 @@ def test_a_tenant_with_most_of_the_work_contends_once_its_prompts_are_longer_tha
     assert windows.of("m").contended
 
 
+def test_a_tenant_that_begins_to_crowd_is_noticed_within_a_tenth_of_a_second(stage, windows):
+    windows.note_request("m", CHAT.ttft_seconds, "chats", tokens=100)
+    assert not windows.of("m").contended
+    for _ in range(3):
+        windows.note_request("m", CHAT.ttft_seconds, "flood", tokens=9000, crowds=True)
+    stage.clock.advance(0.1)
+    assert windows.of("m").contended
+
+
 def test_a_tighter_class_counts_from_its_first_request_on(windows):
     windows.note_request("m", CHAT.ttft_seconds, "acme")
     before = windows.of("m").narrow
