@@ -308,10 +308,12 @@ class Escrow:
         missing = 0 if self._closed else account.leases_wanted(now) - len(account.ahead)
         if missing <= 0:
             return []
-        cost = rounded_up(account.last.cost)
+        cost, record = rounded_up(account.last.cost), f"ahead-{self._name}-{next(self._numbers)}"
         return [
-            msgspec.structs.replace(account.last, id=f"ahead-{self._name}-{next(self._numbers)}", cost=cost)
-            for _ in range(min(missing, TOGETHER_MAX))
+            msgspec.structs.replace(
+                account.last, id=f"{record}:{number}", record=record, number=number, cost=cost
+            )
+            for number in range(1, min(missing, TOGETHER_MAX) + 1)
         ]
 
     async def _decided(

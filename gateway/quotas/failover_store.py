@@ -228,7 +228,12 @@ class FailoverQuotaStore:
             self._local.settle(Lease(reservation=share), actual)
             # The shared store does not know the reservation, and was perhaps asked to undo one of this name.
             forgotten = msgspec.structs.replace(
-                lease.reservation, id=f"{lease.reservation.id}/local", cost=NO_COST, idempotency_key=None
+                lease.reservation,
+                id=f"{lease.reservation.id}/local",
+                record="",
+                number=0,
+                cost=NO_COST,
+                idempotency_key=None,
             )
             lease = Lease(reservation=forgotten)
         if self.availability.away:

@@ -119,6 +119,10 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Named in alerts of used limits, as `model` is; limits do not depend on it."""
     model: str = ""
     idempotency_key: IdempotencyKey | None = None
+    record: str = ""
+    """The name under which a store keeps the leases that one call reserves; empty: it keeps this one by itself."""
+    number: int = 0
+    """The lease's number among them, from 1; 0 for one by itself."""
     closed: bool = False
     """The request is refused while the shared store is away, rather than decided by this gateway alone."""
 
@@ -218,9 +222,9 @@ class QuotaStore(Protocol):
         """Settle leases that ended, and then reserve others ahead of requests, as one step.
 
         Of `ended` there is at least one; `ahead` may be empty. All are of one organisation, tenant, model and the
-        same scopes, none under a client's own key, and those ahead have one cost. A reservation ahead that a shadow
-        limit would have refused is not granted. This begins at once; the result must be awaited, and raises
-        QuotaStoreUnavailable.
+        same scopes, none under a client's own key, and those ahead have one cost. Those ahead of the same `record`
+        follow one another, with numbers from 1. A reservation ahead that a shadow limit would have refused is not
+        granted. This begins at once; the result must be awaited, and raises QuotaStoreUnavailable.
         """
         ...
 

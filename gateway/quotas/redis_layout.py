@@ -3,6 +3,7 @@
 Keys of one organisation share a hash tag, so that all its scopes are decided in one place:
 
     rg:{acme}:lease:<reservation id>       what was charged, until it is settled; then that it has ended
+    rg:{acme}:lease:<record>               the same for leases that one call has reserved ahead of requests
     rg:{acme}:once:<name>                  the same, for a request that its client may repeat
     rg:{acme}:used:<scope>                 hash: limit name -> usage, and the time of it or the end of its window
     rg:{acme}:running:<scope>[:<limit>]    sorted set: reservation id -> millisecond at which its lease ends
@@ -63,6 +64,13 @@ class ScopeLayout:
         if any(is_long(limit) for _, limit in self.limits):
             self.keys.append(f"{self.tag}:whole")
             self.restored_key = len(self.keys) + 1
+
+    def lease_key(self, reservation: Reservation) -> str:
+        """Return the key of a reservation's lease."""
+        once = reservation.idempotency_key
+        if once is not None:
+            return f"{self.once}{once.name}"
+        return f"{self.lease}{reservation.record or reservation.id}"
 
     def _add(self, scope: Scope) -> list[int]:
         """Add a scope's limits and keys, and return the number of each limit's key."""

@@ -134,25 +134,25 @@ class RedisQuotaStore:
         """Ask for a decision. `restorable`: the answer is LOST rather than a decision on incomplete usage."""
         once = reservation.idempotency_key
         arguments: list[CommandArgument] = [
-            reservation.id,
+            reservation.record or reservation.id,
             LEASE_MS,
             self._latest_ms() if urgent else 0,
             *(("", 0, 0) if once is None else (once.fingerprint, once.repeats_max, IDEMPOTENCY_MS)),
             packed_cost(reservation.cost),
             layout.restored_key if restorable else 0,
             layout.packed,
+            reservation.number,
         ]
-        lease_key = f"{layout.lease}{reservation.id}" if once is None else f"{layout.once}{once.name}"
-        return self._scripts.call(self._reserve, [lease_key, *layout.keys], arguments, urgent=urgent)
+        keys = [layout.lease_key(reservation), *layout.keys]
+        return self._scripts.call(self._reserve, keys, arguments, urgent=urgent)
 
     def _begin_renew(self, reservation: Reservation) -> "asyncio.Future[ScriptAnswer]":
         layout, once = self._layouts.of(reservation), reservation.idempotency_key
         fingerprint = once.fingerprint if once is not None else ""
-        lease_key = f"{layout.lease}{reservation.id}" if once is None else f"{layout.once}{once.name}"
-        keys = [lease_key, *layout.concurrency_keys]
-        return self._scripts.call(
-            self._renew, keys, [reservation.id, LEASE_MS, fingerprint, IDEMPOTENCY_MS], urgent=False
-        )
+        keys = [layout.lease_key(reservation), *layout.concurrency_keys]
+        owner, number = reservation.record or reservation.id, reservation.number
+        arguments: list[CommandArgument] = [owner, LEASE_MS, fingerprint, IDEMPOTENCY_MS, number]
+        return self._scripts.call(self._renew, keys, arguments, urgent=False)
 
     def _decision(self, reservation: Reservation, layout: ScopeLayout, answer: list[int]) -> Lease | Refusal:
         outcome, server_ms = answer[:2]
@@ -213,7 +213,7 @@ class RedisQuotaStore:
         once = reservation.idempotency_key
         ago_ms = max(1, round((self._clock() - ended_at) * 1000)) if ended_at is not None else 0
         arguments: list[CommandArgument] = [
-            reservation.id,
+            reservation.record or reservation.id,
             LEASE_MS,
             0 if actual is None else 1,
             once.fingerprint if once is not None else "",
@@ -223,9 +223,10 @@ class RedisQuotaStore:
             layout.restored_key if ago_ms and self._recovery is not None else 0,
             ago_ms,
             layout.packed,
+            reservation.number,
         ]
-        lease_key = f"{layout.lease}{reservation.id}" if once is None else f"{layout.once}{once.name}"
-        return self._scripts.call(self._finish, [lease_key, *layout.keys], arguments, urgent=False)
+        keys = [layout.lease_key(reservation), *layout.keys]
+        return self._scripts.call(self._finish, keys, arguments, urgent=False)
 
     def settle_and_reserve(
         self, ended: Sequence[tuple[Lease, Cost]], ahead: Sequence[Reservation]
@@ -234,19 +235,20 @@ class RedisQuotaStore:
         layout = self._layouts.of(ended[0][0].reservation)
         recovery = self._recovery
         restorable = recovery is not None and recovery.ready
-        keys = [f"{layout.lease}{lease.reservation.id}" for lease, _ in ended]
-        keys += [f"{layout.lease}{reservation.id}" for reservation in ahead]
+        ended_by_record, new = _ended_by_record(ended), _new_records(ahead)
+        keys = [f"{layout.lease}{owner}" for owner in (*ended_by_record, *new)]
         arguments: list[CommandArgument] = [
             LEASE_MS,
-            len(ended),
-            len(ahead),
+            len(ended_by_record),
+            len(new),
             layout.restored_key if restorable else 0,
             layout.packed,
             packed_cost(ahead[0].cost if ahead else NO_COST),
         ]
-        for lease, actual in ended:
-            arguments += (lease.reservation.id, packed_cost(lease.reservation.cost), packed_cost(actual))
-        arguments += [reservation.id for reservation in ahead]
+        for owner, (reserved, leases) in ended_by_record.items():
+            arguments += (owner, reserved, len(leases) // 2, *leases)
+        for owner, count in new.items():
+            arguments += (owner, count)
         asked = self._scripts.call(
             self._settle_and_reserve, [keys[0], *layout.keys, *keys], arguments, urgent=False
         )
@@ -324,6 +326,28 @@ class RedisQuotaStore:
         if self._server_ahead_ms is None:
             return 0
         return int(self._clock() * 1000 + self._server_ahead_ms + self._timeout_seconds * 1000) + 1
+
+
+def _ended_by_record(
+    ended: Sequence[tuple[Lease, Cost]],
+) -> dict[str, tuple[bytes, list[CommandArgument]]]:
+    """Return by record what its leases had reserved, packed, and of each its number and the actual cost, packed."""
+    found: dict[str, tuple[bytes, list[CommandArgument]]] = {}
+    for lease, actual in ended:
+        reservation = lease.reservation
+        owner = reservation.record or reservation.id
+        if owner not in found:
+            found[owner] = packed_cost(reservation.cost), []
+        found[owner][1].extend((reservation.number, packed_cost(actual)))
+    return found
+
+
+def _new_records(ahead: Sequence[Reservation]) -> dict[str, int]:
+    """Return the new records, with the number of leases that each is to have; 0 for a reservation by itself."""
+    found: dict[str, int] = {}
+    for reservation in ahead:
+        found[reservation.record or reservation.id] = reservation.number
+    return found
 
 
 def _statuses(layout: ScopeLayout, answer: Sequence[int], at: int) -> tuple[LimitStatus, ...]:

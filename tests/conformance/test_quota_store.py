@@ -500,3 +500,73 @@ async def test_an_alert_of_leases_that_are_settled_together_comes_once(store, as
     await store.settle_and_reserve([(lease, Cost(prompt_tokens=300)) for lease in leases], [])
     await asyncio.sleep(0)
     assert [(alert.scope, alert.used) for alert in alerts] == [("tenant:t", 900)]
+
+
+def together(reservations):
+    """The same reservations with one record for all of them."""
+    record = f"together{next(numbers)}"
+    return [
+        msgspec.structs.replace(each, id=f"{record}:{number}", record=record, number=number)
+        for number, each in enumerate(reservations, start=1)
+    ]
+
+
+async def granted_together(store, ask, scope, count, prompt=100):
+    """Leases that were reserved by one call, twice made, and share a record."""
+    [first] = await leases_of(store, ask, scope, 1)
+    ahead = together([ask(scope, prompt=prompt) for _ in range(count)])
+    for _ in range(2):
+        granted = await store.settle_and_reserve([(first, Cost(prompt_tokens=0))], ahead)
+        assert (granted.count, granted.refused) == (count, False)
+    return [Lease(reservation=each) for each in ahead]
+
+
+async def test_leases_of_one_record_end_each_by_itself_and_once(store, ask):
+    scope = Scope(name="t", limits=(TOKENS, concurrency(5)))
+    one, two, three, four = await granted_together(store, ask, scope, 4)
+    for _ in range(2):
+        await store.settle_and_reserve([(two, Cost(prompt_tokens=10)), (four, Cost(prompt_tokens=110))], [])
+        assert await left(store, ask, scope) == [1000 - 10 - 110 - 200]
+    for _ in range(2):
+        await store.settle(one, Cost(prompt_tokens=20))
+        await store.release(three)
+        await store.settle(four, Cost(prompt_tokens=500))
+        await store.settle_and_reserve([(three, Cost(prompt_tokens=500)), (one, Cost(prompt_tokens=0))], [])
+    assert await left(store, ask, scope) == [1000 - 10 - 110 - 20]
+    assert len([each for each in await leases_of(store, ask, scope, 6) if isinstance(each, Lease)]) == 5
+
+
+async def test_each_lease_of_one_record_takes_a_place_until_it_ends(store, ask):
+    scope = Scope(name="t", limits=(concurrency(3),))
+    one, two = await granted_together(store, ask, scope, 2)
+    [last] = await leases_of(store, ask, scope, 1)
+    assert isinstance(await store.reserve(ask(scope)), Refusal)
+    await store.settle(one, Cost(prompt_tokens=1))
+    await store.renew([one, two, last])
+    assert isinstance(await store.reserve(ask(scope)), Lease)
+    assert isinstance(await store.reserve(ask(scope)), Refusal)
+
+
+async def test_leases_of_a_record_that_were_not_granted_give_nothing_back(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    [first] = await leases_of(store, ask, scope, 1)
+    ahead = together([ask(scope, prompt=400) for _ in range(4)])
+    granted = await store.settle_and_reserve([(first, Cost(prompt_tokens=100))], ahead)
+    assert (granted.count, granted.refused) == (2, True)
+    for reservation in reversed(ahead):
+        await store.release(Lease(reservation=reservation))
+    assert await left(store, ask, scope) == [900]
+
+
+async def test_no_lease_of_a_record_is_charged_that_was_given_back_before_its_call(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    [lease] = await leases_of(store, ask, scope, 1)
+    ahead = together([ask(scope, prompt=100) for _ in range(2)])
+    for reservation in ahead:
+        await store.release(Lease(reservation=reservation))
+    try:
+        granted = await store.settle_and_reserve([(lease, Cost(prompt_tokens=1))], ahead)
+        assert (granted.count, granted.refused) == (0, True)
+    except QuotaStoreUnavailable:
+        pass
+    assert await left(store, ask, scope) == [999]

@@ -44,6 +44,8 @@ class QuotaMachine(RuleBasedStateMachine):
     leases = Bundle("leases")
     new_store: Callable[[], QuotaStore]
     runner: asyncio.Runner
+    one_record = False
+    """Whether leases that are reserved by one call share a record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,6 +126,12 @@ class QuotaMachine(RuleBasedStateMachine):
             )
             for _ in range(count)
         ]
+        if self.one_record:
+            record = f"record{next(numbers)}"
+            ahead = [
+                msgspec.structs.replace(each, id=f"{record}:{number}", record=record, number=number)
+                for number, each in enumerate(ahead, start=1)
+            ]
         ended = [(first, Cost(prompt_tokens=used))]
         self.ended(first, used)
         places = min(CONCURRENCY - len(self.running[name]) for name in names)
@@ -137,7 +145,10 @@ class QuotaMachine(RuleBasedStateMachine):
             for name in names:
                 self.taken[name] += tokens
                 self.running[name].add(reservation.id)
-        return Lease(reservation=ahead[0]) if fits == 1 else self.give_back(ahead[:fits])
+        if fits and (fits == 1 or self.one_record):
+            self.give_back(ahead[1:fits])
+            return Lease(reservation=ahead[0])
+        return self.give_back(ahead[:fits])
 
     def give_back(self, reservations: Sequence[Reservation]) -> None:
         """Give back leases that no later rule takes."""
@@ -168,7 +179,7 @@ class QuotaMachine(RuleBasedStateMachine):
                 assert decision.limit_statuses[0].remaining == max(0, AMOUNTS[name] - self.taken[name])
 
 
-@pytest.mark.parametrize("kind", ["local", "redis"])
+@pytest.mark.parametrize("kind", ["local", "redis", "redis, one record"])
 def test_quotas_keep_exact_accounts(kind, valkey):
     with asyncio.Runner() as runner:
 
@@ -182,8 +193,9 @@ def test_quotas_keep_exact_accounts(kind, valkey):
                 return LocalQuotaStore(time.monotonic)
             return RedisQuotaStore(scripts, timeout_seconds=10.0)
 
+        members = {"new_store": staticmethod(new_store), "runner": runner, "one_record": "record" in kind}
         run_state_machine_as_test(
-            type("Machine", (QuotaMachine,), {"new_store": staticmethod(new_store), "runner": runner}),
+            type("Machine", (QuotaMachine,), members),
             settings=settings(
                 max_examples=60 if kind == "local" else 20,
                 stateful_step_count=25,

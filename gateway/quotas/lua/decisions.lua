@@ -2,8 +2,8 @@
 
 -- Replaces what a lease was charged by the actual cost, in every limit but those of concurrency.
 --
--- `ending` is {lease, cost, total, settles, restored, age_ms}: the stored lease (nil if it is gone), the reserved and
--- the actual cost, whether it is settled rather than released, the key of restore (nil for none), and how long ago it
+-- `ending` is {lease, number, cost, total, settles, restored, age_ms}: the stored record (nil if it is gone), the
+-- lease's number in it, the reserved and the actual cost, whether it is settled rather than released, the key of restore (nil for none), and how long ago it
 -- ended. Marks the meters that are `changed`, and adds the number and the usage of limits that are due to `alerts`.
 local function end_charges(layout, keys, meters, changed, alerts, now, ending)
   local lease, total, settles, limits = ending.lease, ending.total, ending.settles, layout.limits
@@ -14,7 +14,8 @@ local function end_charges(layout, keys, meters, changed, alerts, now, ending)
       local meter = meters[at]
       local more = total[limit.unit] - ending.cost[limit.unit]
       if charged then
-        changed[at] = settle(meter, limit, now, charged, total[limit.unit], lease.charges[2 * at]) or changed[at]
+        local receipt = receipt_in(limit, charged, lease.charges[2 * at], ending.number)
+        changed[at] = settle(meter, limit, now, charged, total[limit.unit], receipt) or changed[at]
       elseif settles and more > 0 and not (ending.age_ms > 0
         and is_counted(ending.restored, limit, keys[limit.key], math.floor(now / 1000) - ending.age_ms)) then
         charge(meter, limit, now, more)
@@ -67,17 +68,19 @@ local function judge(layout, meters, running, cost, now)
   return worst, worst_wait, charges, shadowed
 end
 
--- Charges the meters and the numbers of running leases, and writes the receipts beside the charges.
-local function take(layout, meters, running, charges, changed, now)
+-- Charges the meters and the numbers of running leases for so many leases, and writes the receipts of the first beside
+-- the charges.
+local function take(layout, meters, running, charges, changed, now, count)
   local limits = layout.limits
   for at = 1, #limits do
     local limit = limits[at]
     local charged = charges[2 * at - 1]
     if limit.unit == CONCURRENCY then
-      running[at] = charged > 0 and running[at] + charged or running[at]
+      running[at] = charged > 0 and running[at] + count * charged or running[at]
     elseif charged >= 0 then
       charge(meters[at], limit, now, charged)
       charges[2 * at] = receipt_of(meters[at], limit, now)
+      charge(meters[at], limit, now, (count - 1) * charged)
       changed[at] = true
     end
   end

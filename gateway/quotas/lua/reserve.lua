@@ -2,11 +2,12 @@
 --
 -- keys  1: lease; then, in any order, the meters of scopes (hash: limit name -> meter) and the running leases of
 --       limits of concurrency (zset: reservation id -> ms at which its lease ends)
--- args  1: reservation id  2: lease ms  3: latest server time in ms at which the answer still counts, 0 for any
+-- args  1: owner of the lease's record  2: lease ms  3: latest server time in ms at which the answer still counts, 0 for any
 --       4: fingerprint under a client's own key, empty without one  5: attempts under it  6: ms for which it is known
 --       7: cost by unit, packed  8: number of the key of restore, 0: lost usage cannot be put back
 --       9: the limits, packed: of each the number of its key, unit (0: concurrency), reset, period, length in us,
---       amount, mode, the usage at which an alert is sent (0: never), and name
+--       amount, mode, the usage at which an alert is sent (0: never), and name  10: number of the lease in its record;
+--       one that was reserved together with others is found here, but never reserved anew
 -- Returns {outcome, server time in ms, limit, retry in us, number of shadowed limits, these limits,
 --        remaining of limit 1, its reset in us, ...}
 --       outcome 1 granted; 0 refused by that limit (retry -1: never); -1 too late, or already ended;
@@ -20,13 +21,13 @@ verbs.reserve = function(keys, args)
   local cost, restore_key, layout = cost_of(args[7]), keys[tonumber(args[8])], layout_of(args[9])
 
   -- Look at the lease: this call may be repeated, or another attempt under the client's key may have one.
-  local lease, attempt = lease_of(keys[1]), 1
+  local lease, number, attempt = lease_of(keys[1]), tonumber(args[10]), 1
   local repeated = lease and lease.owner == id
   if repeated then
-    if lease.ends == 0 then
+    if has_ended(lease, number) then
       return {-1, now_ms}
     end
-  elseif latest_ms > 0 and now_ms > latest_ms then
+  elseif number > 0 or (latest_ms > 0 and now_ms > latest_ms) then
     return {-1, now_ms}
   elseif lease then
     if lease.fingerprint ~= fingerprint then
@@ -58,7 +59,7 @@ verbs.reserve = function(keys, args)
         run(keys[limit.key], {id}, lease_ms, now, running[at] == 0)
       end
     end
-    take(layout, meters, running, charges, changed, now)
+    take(layout, meters, running, charges, changed, now, 1)
     write_meters(layout, keys, meters, changed, now)
     write_lease(keys[1], {
       owner = id,

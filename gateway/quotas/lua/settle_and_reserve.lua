@@ -18,13 +18,34 @@ local function charges_of(layout, cost)
   return charges
 end
 
+-- Charges up to `wanted` leases of this cost, until one is refused. Returns how many, and what each was charged, with
+-- the receipts of the first.
+local function take_fitting(layout, meters, running, cost, wanted, changed, now)
+  if all_fit(layout, meters, running, cost, wanted) then
+    local charges = charges_of(layout, cost)
+    take(layout, meters, running, charges, changed, now, wanted)
+    return wanted, charges
+  end
+  local taken, first = 0, nil
+  while taken < wanted do
+    local worst, _, charges, shadowed = judge(layout, meters, running, cost, now)
+    if worst > 0 or #shadowed > 0 then
+      break
+    end
+    take(layout, meters, running, charges, changed, now, 1)
+    taken, first = taken + 1, first or charges
+  end
+  return taken, first
+end
+
 -- Settles leases, and then reserves others ahead of requests, all of the same scopes and none under a client's own key.
 --
--- keys  as for reserve, with any of the leases in the first place; then the leases that ended; then the new ones
--- args  1: lease ms, and ms for which ends are remembered  2: number of leases that ended  3: of new ones
+-- keys  as for reserve, with any record in the first place; then the records of leases that ended; then the new ones
+-- args  1: lease ms, and ms for which ends are remembered  2: number of records with leases that ended  3: of new ones
 --       4: number of the key of restore, as for reserve  5: the limits, packed as for reserve
---       6: cost of each new lease, packed; then of each lease that ended its id, its reserved cost and the actual cost,
---       packed; then the ids of the new ones
+--       6: cost of each new lease, packed; then of each record with leases that ended its owner, their reserved cost,
+--       packed, how many they are, and of each its number and the actual cost, packed; then of each new record its
+--       owner, and how many leases it is to have: 0 for the single lease of one reservation
 -- Returns {how many of the new ones were granted: the first, server time in ms, 1 if the next one was refused, number of
 --        alerts, limit, whole units used of it, ..., remaining of limit 1, its reset in us, ...}
 --
@@ -34,24 +55,31 @@ verbs.settle_and_reserve = function(keys, args)
   local now = now_us()
   local now_ms, lease_ms = math.floor(now / 1000), tonumber(args[1])
   local ended, new = tonumber(args[2]), tonumber(args[3])
-  local layout, cost = layout_of(args[5]), cost_of(args[6])
+  local layout, cost, at_arg = layout_of(args[5]), cost_of(args[6]), 7
   local first = #keys - ended - new
   local stored = redis.call('MGET', unpack(keys, first + 1))
   local meters, changed, alerts = meters_of(layout, keys, now), {}, {}
 
-  -- Settle the leases that ended. Most were reserved for the same cost, which is unpacked once.
-  local gone, ending, packed = {}, {settles = true, age_ms = 0, cost = cost}, args[6]
-  for number = 1, ended do
-    local at = 3 * number + 4
-    local id, lease = args[at], lease_from(stored[number])
-    if not lease or (lease.owner == id and lease.ends ~= 0) then
-      if args[at + 1] ~= packed then
-        ending.cost, packed = cost_of(args[at + 1]), args[at + 1]
+  -- Settle the leases that ended.
+  local gone = {}
+  for place = 1, ended do
+    local owner, its_cost, count = args[at_arg], cost_of(args[at_arg + 1]), tonumber(args[at_arg + 2])
+    local known, number = lease_from(stored[place]), tonumber(args[at_arg + 3])
+    local record, gone_before = known or unknown_lease(owner, now_ms + lease_ms, '', number), #gone
+    local ending = {lease = known, cost = its_cost, settles = true, age_ms = 0}
+    at_arg = at_arg + 3
+    for _ = 1, count do
+      number = tonumber(args[at_arg])
+      if record.owner == owner and not has_ended(record, number) then
+        ending.number, ending.total = number, cost_of(args[at_arg + 1])
+        end_charges(layout, keys, meters, changed, alerts, now, ending)
+        mark_ended(record, number)
+        gone[#gone + 1] = member_of(owner, number)
       end
-      ending.lease, ending.total = lease, cost_of(args[at + 2])
-      end_charges(layout, keys, meters, changed, alerts, now, ending)
-      write_ended(keys[first + number], id, lease_ms)
-      gone[#gone + 1] = id
+      at_arg = at_arg + 2
+    end
+    if #gone > gone_before then
+      write_lease(keys[first + place], record, lease_ms)
     end
   end
   for _, limit in ipairs(layout.limits) do
@@ -60,34 +88,41 @@ verbs.settle_and_reserve = function(keys, args)
     end
   end
 
-  -- Grant the new leases until one is refused. Where all of them fit, each is charged the same, without a decision.
+  -- Grant the new leases until one is refused.
   local running = running_of(layout, keys, now_ms)
   local granted, added, was_idle = 0, {}, {}
   local refused = new > 0 and is_lost(keys[tonumber(args[4])], layout, keys)
   for at, running_leases in pairs(running) do
     was_idle[at] = running_leases == 0
   end
-  local charges = all_fit(layout, meters, running, cost, new) and charges_of(layout, cost) or nil
-  local new_lease = {ends = now_ms + lease_ms, fingerprint = '', attempt = 1, charges = charges}
-  while granted < new and not refused do
-    local number = ended + granted + 1
-    local id, lease = args[6 + 3 * ended + granted + 1], lease_from(stored[number])
-    if lease then
-      -- This call is made a second time, or the lease was given back meanwhile.
-      refused = lease.owner ~= id or lease.ends == 0
+  for place = 1, new do
+    local owner, wanted = args[at_arg], tonumber(args[at_arg + 1])
+    local record, taken, charges = lease_from(stored[ended + place]), 0, nil
+    local count = math.max(1, wanted)
+    at_arg = at_arg + 2
+    if refused then
+      break
+    elseif record then
+      -- This call is made a second time, or a lease was given back before it.
+      taken = record.owner == owner and record.ends ~= 0 and (record.count or 1) or 0
     else
-      if not charges then
-        local worst, _, its_charges, shadowed = judge(layout, meters, running, cost, now)
-        refused, new_lease.charges = worst > 0 or #shadowed > 0, its_charges
-      end
-      if not refused then
-        take(layout, meters, running, new_lease.charges, changed, now)
-        new_lease.owner = id
-        write_lease(keys[first + number], new_lease, lease_ms)
-        added[#added + 1] = id
+      taken, charges = take_fitting(layout, meters, running, cost, count, changed, now)
+    end
+    if charges then
+      write_lease(keys[first + ended + place], {
+        owner = owner,
+        ends = now_ms + lease_ms,
+        fingerprint = '',
+        attempt = 1,
+        charges = charges,
+        count = wanted > 0 and taken or nil,
+        ended = wanted > 0 and {} or nil,
+      }, lease_ms)
+      for number = 1, taken do
+        added[#added + 1] = member_of(owner, wanted > 0 and number or 0)
       end
     end
-    granted = granted + (refused and 0 or 1)
+    granted, refused = granted + taken, taken < count
   end
   for at, limit in ipairs(layout.limits) do
     if limit.unit == CONCURRENCY and #added > 0 then

@@ -91,6 +91,14 @@ local function receipt_of(meter, limit, now)
   return limit.reset == 'smooth' and now + reset_us(meter, limit, now) or meter.mark
 end
 
+-- Returns the receipt of a lease from that of the first one in its record: all were charged the same, one after another.
+local function receipt_in(limit, charged, first, number)
+  if limit.reset ~= 'smooth' or number < 2 then
+    return first
+  end
+  return first + (number - 1) * charged * limit.length / limit.amount
+end
+
 -- Replaces the charged cost by the actual one, and returns whether anything changed. A window that has ended is not
 -- corrected; of a smooth limit, only what has not drained yet is given back.
 local function settle(meter, limit, now, charged, actual, receipt)
