@@ -48,6 +48,8 @@ from gateway.quotas.quota_store import (
 
 TOGETHER_SECONDS = 0.005
 """For so long leases that have ended wait for others, to be settled by one call."""
+TOGETHER_SECONDS_FAR = 0.02
+"""The same far from all limits, where what they give back is not missed meanwhile: less than AHEAD_SECONDS."""
 TOGETHER_MAX = 64
 """Leases that are settled by one call, and as many are reserved: the store does nothing else meanwhile."""
 IDLE_SECONDS = 1.0
@@ -142,7 +144,7 @@ class Escrow:
         return decision
 
     def settle(self, lease: Lease, actual: Cost) -> Awaitable[None]:
-        """See QuotaStore. It is settled together with others of its account that end within TOGETHER_SECONDS."""
+        """See QuotaStore. It is settled together with others of its account that end soon after."""
         account = self._account_of_ended(lease.reservation)
         if account is None:
             return self._store.settle(lease, actual)
@@ -152,8 +154,11 @@ class Escrow:
             loop = asyncio.get_running_loop()
             settled = account.settled = loop.create_future()
             self._due.append(account)
-            if self._timer is None:
-                self._timer = loop.call_later(TOGETHER_SECONDS, self.flush)
+            due_at = loop.time() + (TOGETHER_SECONDS_FAR if account.affordable else TOGETHER_SECONDS)
+            if self._timer is None or due_at < self._timer.when():
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = loop.call_at(due_at, self.flush)
         elif len(account.ended) >= TOGETHER_MAX:
             self.flush()
         return settled

@@ -445,13 +445,26 @@ async def test_leases_that_end_together_are_settled_by_one_call(ahead, store, cl
 
 async def test_no_more_leases_are_settled_by_one_call_than_its_bound(ahead, store, clock, monkeypatch):
     monkeypatch.setattr(escrow, "TOGETHER_MAX", 2)
-    monkeypatch.setattr(escrow, "TOGETHER_SECONDS", 3600)
+    monkeypatch.setattr(escrow, "TOGETHER_SECONDS_FAR", 3600)
     leases = [await ahead.reserve(asked(f"together-{at}")) for at in range(3)]
     settled = [ahead.settle(lease, Cost(prompt_tokens=100)) for lease in leases]
     await asyncio.gather(*settled[:2])
     assert not settled[2].done()
     await ahead.close()
     assert settled[2].done()
+
+
+async def test_what_ends_near_a_limit_is_settled_without_waiting_for_what_ends_far_from_limits(
+    ahead, store, clock, monkeypatch
+):
+    monkeypatch.setattr(escrow, "TOGETHER_SECONDS_FAR", 3600)
+    scope = Scope(name="tenant:near", limits=(concurrency(2),))
+    far, near = await ahead.reserve(asked("far")), await ahead.reserve(asked("near", scope))
+    waits = ahead.settle(far, Cost(prompt_tokens=100))
+    await asyncio.sleep(0.02)
+    assert not waits.done()
+    await ahead.settle(near, Cost(prompt_tokens=100))
+    assert waits.done()
 
 
 async def test_what_has_ended_is_settled_before_the_next_request_is_decided(ahead, clock):
