@@ -21,9 +21,9 @@ Fleets of agents near saturation, mean TTFT over that without a queue, seven see
 1.22 and 1.09 before; 0.65, 1.14, 1.01, 1.13, 0.83, 0.79 and 0.80 now. Other agents far past saturation, five seeds:
 1.26, 0.72, 0.63, 1.12 and 0.74 before; 0.93, 0.89, 0.61, 0.76 and 0.75 now.
 
-To the queue of all gateways a gateway names the request's own worker alone. What waits in one gateway counts once for
-each of them, since all see the same traffic: two gateways, the first agents, three seeds: 1.29, 3.17 and 1.21 before;
-1.22, 1.17 and 0.67 now. That queue passes over up to 128 requests then (passed_over_max of dispatch_window.py).
+To the queue of all gateways a gateway names the request's own worker alone. What waits in one gateway counts once
+for each of them, since all see the same traffic: two gateways, the first agents, three seeds: 1.29, 3.17 and 1.21
+before; 1.22, 1.17 and 0.67 now. That queue passes over up to 128 requests then (search_bounds.py).
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
