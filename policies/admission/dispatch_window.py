@@ -137,12 +137,12 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
         A prompt that waits for space for its whole length closes its worker to later requests, which then computes
         ever shorter steps. While several classes come it has to, since it may be ahead of an urgent one. Otherwise
-        any space will do, but for a prompt that is longer than the window: it waits for an idle worker, or the
-        first requests of tenants with little to do would wait for it as a flood begins (chats' p99 214 ms in place
-        of 135, beside a flood of mixed prompts, five seeds). Workers that crowding tenants fill are never
-        idle: there any space will do for every prompt.
+        any space will do. Only what makes a prompt longer than the window has to fit, so that it ends within two
+        windows, as every shorter one does: an idle worker is rare once engines wait for KV memory, and all that
+        share the prompt's prefix would wait with it. Workers that crowding tenants fill are never idle: there any
+        space will do for every prompt.
         """
         filled, is_long = self.filled, uncached_tokens > self.wide
         if filled is not None and filled.open_tokens is not None and self.contended and (patient or is_long):
             return 1
-        return uncached_tokens if is_narrow or self.counts_own or is_long else 1
+        return uncached_tokens if is_narrow or self.counts_own else max(1, uncached_tokens - self.wide)

@@ -79,9 +79,8 @@ def dispatch_window(
         )
         filled = replace(filled, open_tokens=int(share * tokens)) if tightest < batch_seconds else None
     if not targets or (len(targets) == 1 and not contended):
-        return DispatchWindow(
-            narrow=tokens_max, wide=tokens_max, filled=filled, passed_over_max=passed_over_max(workers)
-        )
+        over_max = passed_over_max(workers, awaits_one=True)
+        return DispatchWindow(narrow=tokens_max, wide=tokens_max, filled=filled, passed_over_max=over_max)
     if len(targets) > 1:
         narrow_share = NARROW_SHARE if filled is None else filled.narrow_share
     else:

@@ -263,8 +263,8 @@ class GatewayView:
             self._waiting[number] = self._in_flight.add(whole, WAITING)
 
     def await_worker(self, number: int, worker: int, uncached_tokens: int) -> None:
-        """Let a request that waits here wait for this worker."""
-        self._awaited.wait(number, worker, uncached_tokens)
+        """Let a request that waits here wait for this worker; what waits counts once for each gateway."""
+        self._awaited.wait(number, worker, uncached_tokens * self.gateways)
         self._changed(worker)
 
     def stop_awaiting(self, number: int) -> None:

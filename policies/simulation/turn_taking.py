@@ -65,10 +65,12 @@ class PassedOver(set[int]):
     """The requests that one round has passed over; `looks`: how many of them it has looked at."""
 
     looks = 0
+    most = 0
+    """How many may be passed over, once a window is known."""
 
-    def ends(self, queue: TurnQueue) -> bool:
+    def ends(self) -> bool:
         """Return whether the round ends: it has found no room for one more than may be passed over."""
-        return self.looks > PASSED_OVER_MAX or len(self) > queue.passed_over_max
+        return self.looks > PASSED_OVER_MAX or len(self) > self.most
 
 
 class Dispatching(Protocol):
@@ -143,6 +145,7 @@ class TurnTaking:
         self._interactive = rule.queue(workers=workers, by_tag=of_all_gateways)
         self._batch = rule.queue(workers=workers, by_tag=of_all_gateways)
         self._window_tokens = window_tokens
+        self._workers = workers
         self._classes = classes
         self._dispatching = dispatching
         self._in_sight = TrafficInSight()
@@ -172,6 +175,10 @@ class TurnTaking:
             window_tokens=self._window_tokens,
         )
         at_once = not len(queue) and (queue is self._interactive or not len(self._interactive))
+        if at_once and queue.by_tag:
+            self._await_worker(
+                number, queue, now
+            )  # A gateway names its worker when it asks the queue of all.
         terms = replace(self._terms(number, now), narrow=service_class.background)
         try:
             route = (
@@ -266,8 +273,8 @@ class TurnTaking:
         return None
 
     def _await_worker(self, number: int, queue: TurnQueue, now: float) -> None:
-        """Let a request wait for its own worker, where one gateway gives turns and none goes before others."""
-        if queue.passed_over_max and not queue.by_tag and self._window(number, now).awaits_one:
+        """Let a request wait for its own worker, where none goes before others."""
+        if queue.passed_over_max and self._window(number, now).awaits_one:
             self._dispatching.await_worker(number, now)
 
     def _those_that_may_go(
@@ -283,16 +290,17 @@ class TurnTaking:
         self, queue: TurnQueue, passed_over: PassedOver, closed: ClosedWorkers, now: float
     ) -> tuple[int, Route] | None:
         """Return the same in a queue of all gateways, which remembers looks in vain (passed_over.py)."""
-        if passed_over.ends(queue):
+        if passed_over.ends():
             return None
         window: DispatchWindow | None = None
         with closing(queue.in_turn(now, passed_over)) as in_turn:
             for number in in_turn:
                 window = window or self._window(number, now)
+                passed_over.most = window.passed_over_max if queue.passed_over_max else 0
                 terms = self._terms(number, now, window)
                 if self._is_vain(number, terms, closed):
                     passed_over.add(number)
-                    if passed_over.ends(queue):
+                    if passed_over.ends():
                         return None
                     continue
                 try:
@@ -306,7 +314,7 @@ class TurnTaking:
                 self._remember(number, terms)
                 passed_over.add(number)
                 passed_over.looks += 1
-                if passed_over.ends(queue):
+                if passed_over.ends():
                     return None
             else:
                 return None
@@ -369,6 +377,7 @@ class TurnTaking:
             batch_seconds=self._classes.get(BATCH.name, BATCH).ttft_seconds,
             flood=self._in_sight.standing_flood((MODEL,), now),
             filled=self._filled(demand, ms_per_token, now),
+            workers=self._workers,
         )
 
     def _filled(self, demand: Mapping[float, float], ms_per_token: float, now: float) -> FilledWorkers | None:

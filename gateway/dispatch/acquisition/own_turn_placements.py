@@ -171,25 +171,30 @@ class OwnTurnPlacements:
             closed.close(waited_for, crowds=look.crowds)
         return None
 
-    def await_worker(self, pending: PendingRequest, routes: Ranking) -> Ticket:
-        """Let a request wait for its own worker, if it has one; return its ticket, which names that.
-
-        Its prompt counts there for other requests (policies/admission/awaited_tokens.py).
-        """
-        self.stop_awaiting(pending)
-        ticket, own = pending.ticket, None
-        pending.last_ranking = None
-        assert ticket is not None
+    def own_route(self, pending: PendingRequest, routes: Ranking) -> Route | None:
+        """Return the route to the request's own worker (awaited_tokens.py); None if it waits for no certain one."""
         model = pending.ctx.model.name
         # Of a large fleet a ranking has a part only.
         small = routes and self._fleet.least_loaded(model) is None
         if small and self.limits.hold is not None and self._window.of(model).awaits_one:
-            own = own_worker_route(routes)
+            return own_worker_route(routes)
+        return None
+
+    def await_worker(self, pending: PendingRequest, routes: Ranking) -> Ticket:
+        """Let a request wait for its own worker, if it has one; return its ticket, which names that.
+
+        Its prompt counts there for other requests: once for each gateway, since all see the same traffic, and none
+        tells what waits in it.
+        """
+        self.stop_awaiting(pending)
+        ticket, own = pending.ticket, self.own_route(pending, routes)
+        pending.last_ranking = None
+        assert ticket is not None
         worker = WorkerId("")
         if own is not None:
             worker = prefill_worker_of(own)
             uncached = tokens_to_compute(pending.prompt.prompt_tokens, own)
-            self._router.awaited.wait(pending.ctx.id, worker, uncached)
+            self._router.awaited.wait(pending.ctx.id, worker, uncached * self._queue.gateways)
         if ticket.awaits != worker:
             ticket = pending.ticket = replace(ticket, awaits=worker)
         return ticket

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from gateway.dispatch.acquisition.own_turn_placements import OwnTurnPlacements
 from gateway.dispatch.acquisition.request_ranking import RequestRanking, queued_request
 from gateway.dispatch.acquisition.ttft_target import Demoted, TtftTargets, tokens_to_compute
 from gateway.dispatch.pending_request import PendingRequest
@@ -15,7 +16,7 @@ from gateway.queueing.shared.turn_requests import AskAnew
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision
 from policies.queueing.protocol import Ticket
-from policies.routing.protocol import Route
+from policies.routing.protocol import Ranking, Route
 from radix_cache.match import WorkerId
 
 
@@ -31,6 +32,7 @@ class SharedTurnPlacements:
         queue: SharedTurns,
         rooms: WaitingRooms[Placement],
         placements: Placements,
+        own_turns: OwnTurnPlacements,
         clock: Callable[[], float],
     ) -> None:
         self._fleet = fleet
@@ -39,6 +41,7 @@ class SharedTurnPlacements:
         self._queue = queue
         self._rooms = rooms
         self._placements = placements
+        self._own_turns = own_turns
         self._clock = clock
 
     async def place_in_turn(
@@ -61,17 +64,24 @@ class SharedTurnPlacements:
         def begin_to_wait() -> None:
             self._rooms.of(pending.queue_name).note_waiting(ticket)
             waits(pending, decision)
+            self._own_turns.await_worker(pending, decision.routes)
 
         def routes() -> list[SharedRoute]:
             nonlocal asked, decision
             if asked:
+                self._own_turns.stop_awaiting(pending)
                 decision = self._ranking.rank(pending)
                 asked_now = queued_request(pending, decision.routes)
                 self._rooms.of(pending.queue_name).update_estimate(with_estimate(ticket, asked_now))
+                self._own_turns.await_worker(pending, decision.routes)
             asked = True
-            return self._shared_routes(pending, decision, known)
+            own = self._own_turns.own_route(pending, decision.routes)
+            return self._shared_routes(pending, decision.routes if own is None else (own,), known)
 
-        turn = await self._queue.turn(shared, ticket, routes, begin_to_wait)
+        try:
+            turn = await self._queue.turn(shared, ticket, routes, begin_to_wait)
+        finally:
+            self._own_turns.stop_awaiting(pending)
         route = known[turn.worker]
         try:
             # The turn was asked for when all of these workers were in the fleet.
@@ -90,7 +100,7 @@ class SharedTurnPlacements:
     ) -> Placement | None:
         """Return one more placement for the same request, where no request of any gateway waits; None without."""
         known = dict[WorkerId, Route]()
-        turn = await self._queue.spare(ticket, self._shared_routes(pending, decision, known))
+        turn = await self._queue.spare(ticket, self._shared_routes(pending, decision.routes, known))
         if turn is None:
             return None
         if not in_fleet(self._fleet, known[turn.worker]):
@@ -106,10 +116,10 @@ class SharedTurnPlacements:
         )
 
     def _shared_routes(
-        self, pending: PendingRequest, decision: Decision, known: dict[WorkerId, Route]
+        self, pending: PendingRequest, routes: Ranking, known: dict[WorkerId, Route]
     ) -> list[SharedRoute]:
         """Return the routes as Redis knows them: one for each worker that prefills, the better one of two."""
-        ranking = {prefill_worker_of(route): route for route in reversed(decision.routes)}
+        ranking = {prefill_worker_of(route): route for route in reversed(routes)}
         known.update(ranking)
         return [
             self._shared_route(pending, ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]

@@ -91,6 +91,7 @@ class WorkerAcquisition:
             queue=queue,
             rooms=rooms,
             placements=placements,
+            own_turns=self.own_turns,
             clock=clock,
         )
         self._urgent = UrgentPreemption(fleet, queue, targets, preemption, preemption_requests)

@@ -105,9 +105,8 @@ end
 
 -- Returns how many tokens a prompt takes of the window itself.
 local function taken_by(uncached, request)
-  local is_long = uncached > terms.wide
-  if filled_by_tenants() and (request.is_patient or is_long) then return 1 end
-  return (request.is_narrow or terms.counts_own or is_long) and uncached or 1
+  if filled_by_tenants() and (request.is_patient or uncached > terms.wide) then return 1 end
+  return (request.is_narrow or terms.counts_own) and uncached or math.max(1, uncached - terms.wide)
 end
 
 -- Returns whether another worker is open when an idle one takes a prompt that is longer than its window.

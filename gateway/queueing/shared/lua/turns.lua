@@ -7,7 +7,7 @@
 --
 -- One gateway alone does this in FlowHeads of policies/queueing/two_level_order.py, where a flow is a tenant in a queue
 -- here, and in give_turns of gateway/queueing/waiting_room.py and gateway/queueing/waiting_rooms.py.
--- Only there does a request wait for a worker of its own (policies/admission/awaited_tokens.py).
+-- A request that waits for a worker of its own (policies/admission/awaited_tokens.py) has the route to that one alone.
 
 local CLAIM_MS, GRANTS_MAX, HEADS_READ = 250, 8, 16
 -- As in policies/admission/search_bounds.py.

@@ -5,6 +5,7 @@ import pytest
 from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.search_bounds import passed_over_max
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
+from policies.admission.window_room import fits_window
 from policies.admission.window_sizes import dispatch_window
 
 
@@ -26,9 +27,13 @@ def test_while_all_requests_are_of_one_class_a_prompt_takes_space_of_the_narrow_
     assert window.taken_by(12_000, is_narrow=True) == 12_000
 
 
-def test_a_prompt_longer_than_the_wide_window_takes_space_for_all_of_it():
-    assert window_of({0.5}).taken_by(16_384, is_narrow=False) == 1
-    assert window_of({0.5}).taken_by(16_385, is_narrow=False) == 16_385
+@pytest.mark.parametrize(
+    ("prompt", "ahead_max"), [(16_384, 16_383), (16_385, 16_383), (16_886, 15_882), (32_768, 0), (48_000, 0)]
+)
+def test_a_prompt_longer_than_the_window_may_start_where_it_ends_within_two_windows(prompt, ahead_max):
+    taken = window_of({0.5}).taken_by(prompt, is_narrow=False)
+    assert fits_window(ahead_max, taken, 16_384)
+    assert not fits_window(ahead_max + 1, taken, 16_384)
 
 
 def test_while_several_classes_come_a_prompt_takes_space_of_the_wide_window_too():
@@ -42,7 +47,8 @@ def test_a_slow_worker_is_sent_at_least_something():
 
 @pytest.mark.parametrize("targets", [(), (0.15,), (2.0,)])
 def test_requests_of_one_class_need_no_protection(targets):
-    assert window_of(targets) == DispatchWindow(narrow=16_384, wide=16_384)
+    found = window_of(targets)
+    assert found == DispatchWindow(narrow=16_384, wide=16_384, passed_over_max=found.passed_over_max)
 
 
 def test_the_tightest_of_several_classes_decides():
@@ -77,5 +83,12 @@ def test_a_flood_of_long_prompts_has_half_the_window_of_one_of_short_prompts(flo
 @pytest.mark.parametrize(("workers", "passed_over"), [(0, 16), (256, 16), (1600, 100), (10_000, 128)])
 def test_in_a_large_fleet_more_requests_that_wait_for_their_worker_are_passed_over(workers, passed_over):
     assert passed_over_max(workers) == passed_over
-    for targets in ((1.0,), (1.0, 5.0)):
-        assert window_of(targets, workers=workers).passed_over_max == passed_over
+    assert window_of((1.0, 5.0), workers=workers).passed_over_max == passed_over
+
+
+@pytest.mark.parametrize(("workers", "passed_over"), [(4, 128), (32, 128), (33, 16), (1600, 100)])
+def test_many_are_passed_over_in_a_small_fleet_while_requests_wait_for_workers_of_their_own(
+    workers, passed_over
+):
+    assert window_of((1.0,), workers=workers).passed_over_max == passed_over
+    assert window_of((1.0,), workers=workers, contended=True).passed_over_max == passed_over_max(workers)

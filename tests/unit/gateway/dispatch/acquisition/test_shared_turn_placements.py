@@ -4,11 +4,15 @@ import pytest
 
 from gateway.domain.errors import NoWorker, TargetMissed
 from gateway.queueing.shared.turn_requests import AskAnew
+from policies.registry import routing_policy
 from policies.service_class import VOICE
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import (
+    SPACE,
     DispatchStage,
+    prompt_of,
     until_idle,
+    with_limits,
 )
 from tests.unit.gateway.dispatch.acquisition.test_worker_acquisition import acquire, end, fail_at, learnt_as
 
@@ -149,3 +153,40 @@ async def test_a_placement_after_a_failure_is_told_to_the_others(shared):
     again = shared.acquisition.own_turns.place_now(request)
     assert again.worker.id == "b"
     assert shared.placements.end(again, 0.0)
+
+
+# Requests with a worker of their own (policies/admission/awaited_tokens.py).
+
+
+async def that_waits_for_its_own_worker():
+    """Return a stage where a request waits in the queue of two gateways; `a` holds most of its prompt."""
+    stage = DispatchStage("a", "b", shared=True, limits=with_limits(hold=0.0))
+    stage.router.reconfigure(routing_policy("cost", {}), None, 0)
+    stage.index.confirm(SPACE, prompt_of(tokens=3200).hashes, WorkerId("a"))
+    stage.queue.room.clear()
+    waiting = acquire(stage, request=stage.pending(prompt=prompt_of(tokens=3200)))
+    await until_idle()
+    return stage, waiting
+
+
+async def test_the_queue_of_all_gateways_hears_of_a_requests_own_worker_alone():
+    stage, waiting = await that_waits_for_its_own_worker()
+    stage.queue.room.set()
+    assert (await waiting).worker.id == "a"
+    await acquire(stage, request=stage.pending(prompt=prompt_of(first=9)))
+    assert [{route.worker for route in offered} for offered in stage.queue.offered] == [{"a"}, {"a", "b"}]
+
+
+async def test_a_prompt_that_waits_counts_as_often_as_there_are_gateways_until_it_is_sent():
+    stage, waiting = await that_waits_for_its_own_worker()
+    assert stage.router.awaited.tokens == {"a": 2 * 64}
+    stage.queue.room.set()
+    await waiting
+    assert stage.router.awaited.tokens == {}
+
+
+async def test_a_prompt_counts_nowhere_once_its_client_has_left_the_queue_of_all_gateways():
+    stage, waiting = await that_waits_for_its_own_worker()
+    waiting.cancel()
+    await until_idle()
+    assert stage.router.awaited.tokens == {}
