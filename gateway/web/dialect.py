@@ -24,8 +24,8 @@ class Dialect(Protocol):
         ...
 
     @property
-    def translates_streams(self) -> bool:
-        """Whether the bytes of a stream differ from the worker's."""
+    def translates_answers(self) -> bool:
+        """Whether answers and streams differ from the worker's; if not, only requests and errors are translated."""
         ...
 
     async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:

@@ -236,7 +236,7 @@ class HttpExchange:
         """Start a streamed answer, unless a comment has started it already."""
         if self.response is None:
             await self._begin(status, headers, {**STREAM_HEADERS, "content-type": content_type})
-        if self._dialect.translates_streams and (start := self._dialect.stream_start()):
+        if self._dialect.translates_answers and (start := self._dialect.stream_start()):
             await self._send(start)
 
     async def comment(self) -> None:
@@ -262,24 +262,26 @@ class HttpExchange:
 
     def write_at_once(self, data: bytes) -> None:
         """Send more of a streamed answer to a client that need not be waited for. Raises ConnectionResetError."""
-        if self._dialect.translates_streams:
+        if self._dialect.translates_answers:
             data = self._dialect.stream_chunk(data)
         if data:
             cast(DirectAnswer, self.response).send(data)
 
     async def end(self, last: bytes = b"") -> None:
         """Complete a streamed answer with its last bytes."""
-        if self._dialect.translates_streams:
+        if self._dialect.translates_answers:
             last = self._dialect.stream_chunk(last) if last else b""
             last += await self._dialect.stream_end()
         assert self.response is not None
-        await self._await_client_read(self.response.write_eof(last), len(last))
+        await self._send_last(self.response, last)
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         """Send a whole answer at once."""
         if self.started:
             raise WorkerError  # A stream was asked for, and its comments have been sent already.
-        await self._answer(status, content_type, await self._dialect.answer_body(body), headers)
+        if self._dialect.translates_answers:
+            body = await self._dialect.answer_body(body)
+        await self._answer(status, content_type, body, headers)
 
     async def _send(self, data: bytes) -> None:
         assert self.response is not None
@@ -289,7 +291,7 @@ class HttpExchange:
         of_answer = {"content-type": content_type, "content-length": str(len(body))}
         response = await self._begin(status, headers, of_answer)
         # Sent here: the records that are written afterwards do not keep the client waiting.
-        await self._await_client_read(response.write_eof(body), len(body))
+        await self._send_last(response, body)
 
     async def _begin(
         self, status: int, of_request: Mapping[str, str], of_answer: Mapping[str, str]
@@ -332,6 +334,13 @@ class HttpExchange:
         if self._timer is not None:
             self._timer.cancel()
 
+    async def _send_last(self, response: web.StreamResponse, data: bytes) -> None:
+        """Send the last bytes of an answer."""
+        if len(data) <= UNWATCHED_BYTES_MAX and self.writes_at_once:
+            cast(DirectAnswer, response).send(data, last=True)
+        else:
+            await self._await_client_read(response.write_eof(data), len(data))
+
     async def _await_client_read(self, writing: Awaitable[None], size: int) -> None:
         """Wait until the socket takes what is written: a full socket means a client that does not read."""
         transport = self._http.transport
@@ -357,16 +366,15 @@ class HttpExchange:
             self._http.transport.abort()
 
     def _headers(self, of_request: Mapping[str, str], of_answer: Mapping[str, str]) -> dict[str, str]:
-        return self._dialect.answer_headers(
-            {
-                "server": SERVER,
-                "x-request-id": self.id,
-                "openai-processing-ms": str(int((time.monotonic() - self._received_at) * 1000)),
-                **self._cell_headers,
-                **of_request,
-                **of_answer,
-            }
-        )
+        headers = {
+            "server": SERVER,
+            "x-request-id": self.id,
+            "openai-processing-ms": str(int((time.monotonic() - self._received_at) * 1000)),
+            **self._cell_headers,
+            **of_request,
+            **of_answer,
+        }
+        return self._dialect.answer_headers(headers) if self._dialect.translates_answers else headers
 
 
 def checked_idempotency_key(key: str) -> str:

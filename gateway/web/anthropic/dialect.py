@@ -22,7 +22,7 @@ class AnthropicDialect:
 
     surface = Surface.MESSAGES
 
-    translates_streams = True
+    translates_answers = True
     """True: a stream has events of its own."""
 
     def __init__(self, request_id: str) -> None:

@@ -188,12 +188,9 @@ class DirectConnection(asyncio.Protocol):
         # Each header has a line of its own, so that none is repeated or folded.
         if not len(names) == len(self._headers) == head.count(b"\r\n", 0, end) - 2:
             return None
-        headers = CIMultiDict(
-            {
-                name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
-                for name, value in self._headers.items()
-            }
-        )
+        headers = CIMultiDict[str]()
+        for name, value in self._headers.items():
+            headers.add(name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
         if b"connection" in names and headers["connection"].lower() == "keep-alive":
             names.discard(b"connection")
         host, size = headers.get("host"), headers.get("content-length")

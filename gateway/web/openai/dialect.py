@@ -13,8 +13,8 @@ from gateway.web.openai.inference_requests import decode_openai_request
 class OpenAIDialect:
     """The dialect of an OpenAI API: requests are decoded, answers and streams pass unchanged."""
 
-    translates_streams = False
-    """False: the worker's bytes pass as they are."""
+    translates_answers = False
+    """False: the worker's answers pass as they are."""
 
     def __init__(self, surface: Surface) -> None:
         self.surface = surface

@@ -37,7 +37,7 @@ class ResponsesDialect:
 
     surface = Surface.RESPONSES
 
-    translates_streams = True
+    translates_answers = True
     """True: a stream has events of its own."""
 
     def __init__(
