@@ -124,27 +124,30 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WorkerAnswer(Protocol):
-    """An answer of which the first bytes have arrived.
+    """An answer of which the first bytes have arrived."""
 
-    It may also have an attribute `whole`: the body as bytes if all of it has arrived already, else None. `chunks`
-    need not be called then. It may also have an attribute `complete`: whether all of the body has arrived; and a
-    method `offer(take)`: from then on a piece that `chunks` waits for is offered to `take` where it arrives, and
-    yielded only if that returns False. The last piece is always yielded.
-    """
-
-    @property
-    def status(self) -> int:
-        """HTTP status."""
-        ...
+    status: int
+    """HTTP status."""
+    content_type: str
+    """Content type, without parameters for JSON and event streams."""
+    whole: bytes | None = None
+    """The body if all of it arrived together with the head, else None; then `chunks` need not be called."""
 
     @property
-    def content_type(self) -> str:
-        """Content type, without parameters for JSON and event streams."""
-        ...
+    def complete(self) -> bool:
+        """Whether all of the body is known to have arrived."""
+        return self.whole is not None
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body in pieces as they arrive. Raises StreamBroken."""
         ...
+
+    def offer(self, take: Callable[[bytes], bool]) -> None:
+        """Offer pieces to `take` where they arrive, in place of yielding them, if this answer can do that.
+
+        A piece that `chunks` waits for is yielded only if `take` returns False. The last piece is always yielded.
+        """
+        return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

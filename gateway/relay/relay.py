@@ -5,20 +5,20 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from gateway.domain.answer_tally import AnswerTally
-from gateway.domain.errors import RefusedByWorker, StreamInterrupted, WorkerError
+from gateway.domain.errors import WorkerError
 from gateway.domain.exchange import Exchange
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_usage import TokenUsage, read_usage
 from gateway.fleet.response_shape import ResponseShapes
 from gateway.relay.answer_failure import fail, refusal_of
 from gateway.relay.answer_memory import AnswerMemory
-from gateway.relay.arriving_frames import ArrivingFrames
 from gateway.relay.frame_filter import FrameFilter
 from gateway.relay.redaction import TRANSFER_FIELD, without_cached_tokens, without_transfers
-from gateway.relay.whole_answer import EVENT_STREAM, read_body, read_whole
+from gateway.relay.stream_relay import EVENT_STREAM, StreamRelay
+from gateway.relay.whole_answer import read_body, read_whole
 from gateway.relay.worker_errors import ERROR_FIELD, error_in_answer
 from gateway.telemetry.request_record import Progress
-from workers.adapter import FailureKind, StreamBroken, WorkerAnswer, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerAnswer, WorkerUnreachable
 
 
 class _Answer(msgspec.Struct):
@@ -78,7 +78,7 @@ async def relay(
                 running_usage=running_usage,
                 wants_running_usage=request.running_usage,
             )
-            await _relay_frames(answer, exchange, request, progress, headers, frames, on_begun)
+            await StreamRelay(answer, exchange, frames, progress, on_begun).run(request, headers)
         else:
             body = await read_whole(answer, request, progress, memory, response_shapes, running_usage)
             await _relay_whole(answer, body, exchange, request, progress, headers, reports_cached_tokens)
@@ -120,67 +120,6 @@ async def _relay_whole(
     if progress.trace is not None:
         progress.note_finish_reasons(body)
     progress.output_sent(progress.frames)
-
-
-async def _relay_frames(
-    answer: WorkerAnswer,
-    exchange: Exchange,
-    request: InferenceRequest,
-    progress: Progress,
-    headers: Mapping[str, str],
-    frames: FrameFilter,
-    on_begun: Callable[[], None],
-) -> None:
-    """Send the frames of a stream as they pass the filter, and note its usage. Raises as `relay` does.
-
-    The first and the last pieces are sent here, and most of those between by `ArrivingFrames.send`.
-    """
-    begun, traced, arriving, last = False, progress.trace is not None, None, b""
-    try:
-        async for chunk in answer.chunks():
-            if arriving is not None and arriving.failure is not None:
-                raise arriving.failure
-            ready = frames.feed(chunk)
-            if ready:
-                begins, begun = not begun, True
-                if begins:
-                    await exchange.begin(answer.status, EVENT_STREAM, headers)
-                if frames.done and getattr(answer, "complete", False):
-                    last += ready  # Leaves together with the end of the stream.
-                elif begins and exchange.writes_at_once:
-                    exchange.write_at_once(ready)
-                    on_begun()
-                    if (offer := getattr(answer, "offer", None)) is not None:
-                        arriving = ArrivingFrames(exchange, frames, progress)
-                        offer(arriving.send)
-                else:
-                    if begins:
-                        on_begun()  # The client may have to be waited for.
-                    await exchange.write(ready)
-                if traced:
-                    progress.note_finish_reasons(ready)
-                progress.output_sent(frames.frames)
-            if frames.error is not None:
-                break
-
-        # The stream has ended: as a failure of the worker, or with `[DONE]` or all finish reasons.
-        rest = frames.end()
-        if frames.error is not None or (request.generates and not frames.ended):
-            fail(frames.error, begun, request, progress)
-        if not begun:
-            await exchange.begin(answer.status, EVENT_STREAM, headers)
-        await exchange.end(last + rest)
-    except StreamBroken as err:
-        if begun:  # The client has the beginning of this answer, which another worker cannot continue.
-            raise StreamInterrupted from err
-        raise WorkerUnreachable(str(err)) from err
-    except WorkerError as err:
-        raise StreamInterrupted from err
-    except RefusedByWorker:
-        progress.worker_refused = True
-        raise
-    finally:
-        progress.usage, progress.tally = frames.usage, frames.tally
 
 
 def _usage(body: bytes) -> TokenUsage | None:

@@ -9,13 +9,12 @@ from gateway.relay.faithful_streams import has_faithful_stream
 from gateway.relay.frame_filter import FrameFilter
 from gateway.relay.sse_payloads import SsePayloadReader
 from gateway.relay.stream_aggregator import StreamAggregator
+from gateway.relay.stream_relay import EVENT_STREAM
 from gateway.telemetry.request_record import Progress
 from workers.adapter import FailureKind, StreamBroken, WorkerAnswer, WorkerUnreachable
 
 BODY_BYTES_MAX = 256 * 1024**2
 """Longest stream for a client that wants a whole answer."""
-
-EVENT_STREAM = "text/event-stream"
 
 
 async def read_whole(
@@ -43,8 +42,7 @@ async def read_whole(
     """
     if answer.content_type == EVENT_STREAM:
         return await _aggregated(answer, request, progress, memory, response_shapes, running_usage)
-    arrived: bytes | None = getattr(answer, "whole", None)
-    body = await read_body(answer, memory) if arrived is None else arrived
+    body = await read_body(answer, memory) if answer.whole is None else answer.whole
     if (
         response_shapes is not None
         and response_shapes.of(request.surface) is None

@@ -20,7 +20,7 @@ FRAMES = (
 
 
 @dataclass
-class StubAnswer:
+class StubAnswer(WorkerAnswer):
     """An answer whose first bytes have come."""
 
     status: int = 200
@@ -30,6 +30,7 @@ class StubAnswer:
     """Raised after the pieces."""
     until: asyncio.Event | None = None
     """The pieces after the first one wait for this event."""
+    complete: bool = False
 
     async def chunks(self) -> AsyncIterator[bytes]:
         for number, piece in enumerate(self.pieces):

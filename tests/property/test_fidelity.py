@@ -14,7 +14,7 @@ from gateway.relay.relay import relay
 from gateway.telemetry.request_record import Progress
 from gateway.web.openai.body_fields import body_type
 from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_openai_request
-from workers.adapter import WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapter import WorkerAnswer, WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters.openai import OpenAIAdapter
 from workers.adapters.sglang import SglangAdapter
 from workers.adapters.vllm import VllmAdapter
@@ -66,7 +66,7 @@ def test_every_field_that_is_not_the_gateways_reaches_the_worker_as_it_was(surfa
     assert {name: value for name, value in got.items() if name not in OWNED_BY_ADAPTERS} == expected
 
 
-class Answer:
+class Answer(WorkerAnswer):
     """A worker's answer."""
 
     def __init__(self, body, content_type):

@@ -13,6 +13,7 @@ from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import StreamAggregator
 from gateway.telemetry.request_record import Progress
 from gateway.web.openai.inference_requests import decode_openai_request
+from workers.adapter import WorkerAnswer
 
 BLANK = st.sampled_from([None, []])
 BLANKS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=3).map("x_{}".format), BLANK, max_size=4)
@@ -125,7 +126,7 @@ def test_a_shape_is_of_one_api_and_is_forgotten_with_its_worker():
     assert shapes.of(Surface.CHAT) is None
 
 
-class Answer:
+class Answer(WorkerAnswer):
     status = 200
 
     def __init__(self, content_type, body):

@@ -14,7 +14,7 @@ from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import StreamAggregator
 from gateway.telemetry.request_record import Progress
 from gateway.web.openai.inference_requests import decode_openai_request
-from workers.adapter import StreamBroken, WorkerUnreachable
+from workers.adapter import StreamBroken, WorkerAnswer, WorkerUnreachable
 
 HEAD = {"id": "a", "created": 1, "model": "m", "system_fingerprint": None, "x_new": {"of": ["it", 1]}}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "x": {"y": 1}}
@@ -146,7 +146,7 @@ def test_a_text_is_what_its_chunks_say(answer):
     assert aggregated(Surface.COMPLETIONS, chunks) == whole
 
 
-class Stream:
+class Stream(WorkerAnswer):
     """A worker's answer, cut into pieces; `broken`: it does not come to its end."""
 
     status, content_type = 200, "text/event-stream"

@@ -282,7 +282,7 @@ class _Prefilled(msgspec.Struct):
     usage: _Usage | None = None
 
 
-class _Refusal:
+class _Refusal(WorkerAnswer):
     """A refusal that was read whole, as a WorkerAnswer."""
 
     def __init__(self, status: int, content_type: str, body: bytes) -> None:

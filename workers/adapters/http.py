@@ -213,7 +213,7 @@ class HttpCall:
         self._connection.release()
 
 
-class HttpAnswer:
+class HttpAnswer(WorkerAnswer):
     """A WorkerAnswer over a connection of which the first piece has been read.
 
     Silence is measured only while the gateway waits for bytes, since a slow client is not the worker's fault. One
@@ -228,7 +228,6 @@ class HttpAnswer:
         self._idle_seconds_max = idle_seconds_max
         self._waiting_since: float | None = None
         self.whole = first if connection.complete else None
-        """The whole body if it arrived together with the head, else None."""
 
     @property
     def complete(self) -> bool:

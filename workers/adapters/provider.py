@@ -117,7 +117,7 @@ class ProviderAdapter:
         self._inner.close()
 
 
-class _Renamed:
+class _Renamed(WorkerAnswer):
     """A WorkerAnswer that names the model as the gateway does."""
 
     def __init__(self, answer: WorkerAnswer, provider_name: str, gateway_name: str) -> None:

@@ -7,13 +7,13 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from workers.adapter import FailureKind, WorkerCall, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerAnswer, WorkerCall, WorkerUnreachable
 from workers.adapters.provider import FRAME_BYTES_MAX, ProviderAdapter
 
 TRICK = '"model": "their/m" {"model":"their/m"}\n\n'
 
 
-class Answer:
+class Answer(WorkerAnswer):
     def __init__(self, chunks, status=200, content_type="application/json"):
         self.pieces, self.status, self.content_type = chunks, status, content_type
 
