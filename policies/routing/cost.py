@@ -32,8 +32,7 @@ it costs or saves other requests (`_charges`), and a surcharge on workers that a
 
 `part` is the time to compute one part of the prompt that other requests share, as far as the worker lacks it;
 `copied` is the time of the parts with a `share` above 0, and of those that are only on their way to other workers.
-`decode` and `room` are 0 where KV is empty or its size
-unknown.
+`decode` and `room` are 0 where KV is empty or its size unknown.
 
 Cached tokens count by the time they save, never by "has a match". Tokens that the index is not sure of (lost
 events, hybrid models) are left out of `matched`. A prefix on its way to a worker counts there as if it were cached,
