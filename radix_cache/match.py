@@ -53,6 +53,10 @@ class PrefixMatch(Protocol):
         """Return about how many workers hold or are about to hold `blocks` (1 or more) leading blocks."""
         ...
 
+    def is_held(self, blocks: int) -> bool:
+        """Return whether a worker is known to hold this many (1 or more) leading blocks."""
+        ...
+
     def holders(self, count_max: int) -> list[WorkerId]:
         """Return workers that hold or are about to hold some of the prompt, the longest part first.
 
@@ -93,6 +97,10 @@ class KnownMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def holder_count(self, blocks: int) -> int:
         """Return how many workers hold or are about to hold this many leading blocks."""
         return sum(self.blocks(worker) >= blocks for worker in {**self.confirmed, **self.pending})
+
+    def is_held(self, blocks: int) -> bool:
+        """Return whether a worker is known to hold this many leading blocks."""
+        return max(self.confirmed.values(), default=0) >= blocks
 
 
 NO_MATCH = KnownMatch()
@@ -145,6 +153,10 @@ class LargestMatch:
     def holder_count(self, blocks: int) -> int:
         """Return about how many workers hold or are about to hold this many leading blocks."""
         return max(match.holder_count(blocks) for match in self.matches)
+
+    def is_held(self, blocks: int) -> bool:
+        """Return whether a worker is known to hold this many leading blocks."""
+        return any(match.is_held(blocks) for match in self.matches)
 
 
 def _largest(matches: Iterable[Iterable[tuple[WorkerId, int]]]) -> dict[WorkerId, int]:

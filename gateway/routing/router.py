@@ -293,7 +293,8 @@ def _shared_prefixes(
             break
         tokens, holders = prompt.matched_tokens(part.end), match.holder_count(part.end)
         regret_ms = regrets.ms(prompt.hashes[begin], holders, now)
-        found.append(SharedPrefix(tokens, part.requests - waits, holders, regret_ms))
+        computed = match.is_held(part.end)
+        found.append(SharedPrefix(tokens, part.requests - waits, holders, regret_ms, computed))
         begin = part.end
     return found
 

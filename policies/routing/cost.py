@@ -25,13 +25,14 @@ it costs or saves other requests (`_charges`), and a surcharge on workers that a
     room   = E d (K + P + E - KV) / K             until streams that end have made room for it, if it does not fit
 
     price  = price of compute (own - copied)      what its prefill takes from other requests (compute_price.py)
+             + fees                               and what parts on their way pay instead (wanted_copies.py)
     harm   = harm r (own - copied)                how long its prefill delays the running streams
     copy   = - copy_share * sum(share * part)     what later requests save by its copies of shared prefixes
     start  = slow_start (wait + own + copy) (1 - age / slow_start_seconds)     on a worker younger than that
 
 `part` is the time to compute one part of the prompt that other requests share, as far as the worker lacks it;
-`copied` is the time of the parts with a `share` above 0. `decode` and `room` are 0 where KV is empty or its size
-unknown.
+`copied` is the time of the parts with a `share` above 0, and of those that are only on their way to other workers.
+`decode` and `room` are 0 where KV is empty or its size unknown.
 
 Cached tokens count by the time they save, never by "has a match". Tokens that the index is not sure of (lost
 events, hybrid models) are left out of `matched`. A prefix on its way to a worker counts there as if it were cached,
@@ -40,12 +41,15 @@ so that a stampede follows its first request as long as the queue there costs le
 The price is that of compute. On an idle fleet it is zero: there, a second copy of a prefix is free and the fastest
 way. Under backlog, computing a prefix twice takes time from every request; so requests with one prefix gather.
 
-There are two ways for a shared part to be copied to a worker that lacks it, against the price:
+There are three ways for a shared part to be copied to a worker that lacks it, against the price:
 
     by demand (wanted_copies.py)   many requests share it: it pays neither price nor harm, since the fleet needs the
                                    copy, and `share` of its time is charged to the requests that will use it
     by waits (copy_regrets.py)     fewer share it: once they have waited, for want of a copy, as long as a copy
                                    costs, this pays for the part, with price and harm
+    while it is on its way         no worker has computed it yet: the requests that wait for it are the backlog, so
+                                   only the backlog of the worker that would copy it counts, and those who wait
+                                   share the harm (`fees`)
 
 A worker with fewer streams than `light` (compute_price.py) is lightly used: it has joined lately, or is slow, and
 holds little that is asked for, while the others work for its part too. Its price is lower, zero without a stream.
@@ -71,7 +75,7 @@ from typing import ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from policies.routing.compute_price import ComputePrice, compute_price, fleet_totals
+from policies.routing.compute_price import ComputePrice, compute_price, counted_backlog_ms, fleet_totals
 from policies.routing.copy_regrets import copy_regrets
 from policies.routing.cost_options import DECODE_SLOWDOWN_MS, RUNNING_MAX, CostOptions
 from policies.routing.cost_route import CostRoute
@@ -216,18 +220,20 @@ class CostPolicy:
             lacking_streams = 0.0 if worker.away_tokens else price.light_share / ms_per_token - streams
             if lacking_streams > 0:
                 compute *= streams / (streams + lacking_streams)  # ComputePrice.on
-            copy = copied = 0.0
+            copy = copied = fees = 0.0
             if wanted:
-                copy, copied = copy_terms(
+                copy, copied, fees = copy_terms(
                     wanted,
                     matched=prefill.matched_tokens,
                     ms_per_token=ms_per_token,
                     lacking_streams=lacking_streams,
                     copy_share=options.copy_share,
-                    surcharge=compute + harm,
+                    price=compute,
+                    worker_price=min(compute, counted_backlog_ms(worker) / options.backlog_ms),
+                    harm=harm,
                 )
             charged = prefill.own_ms - copied
-            charges.append(Charges(charged * compute, charged * harm, copy))
+            charges.append(Charges(charged * compute + fees, charged * harm, copy))
         return charges
 
     def _routes(

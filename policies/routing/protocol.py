@@ -50,6 +50,8 @@ class SharedPrefix(NamedTuple):
     """About how many workers hold it or are about to."""
     regret_ms: float = 0.0
     """What requests have waited for one more copy of what it adds to the one before it (copy_regrets.py)."""
+    computed: bool = True
+    """Whether a worker is known to hold it; False: it is only on its way to its holders."""
 
 
 class CopyRegret(NamedTuple):

@@ -9,6 +9,14 @@ requests. The others would find shorter queues elsewhere, if only the prefix wer
 
 `share` of the time to compute the part is charged to later requests. A conversation has c = 1 and stays where it
 is; one prompt that all requests share is copied by the first few of them.
+
+A part that no worker has computed yet is *coming*: a burst of requests has brought it, and waits for its holders.
+These requests are the backlog, so it is no reason to leave other workers idle. A copy of it pays, per millisecond,
+
+    fee = min(price of compute, backlog of the worker / backlog_ms) + harm r (h + 1) / (c + h)
+
+in place of price and harm: the delay of the running streams is shared by all who wait for the part. It pays no
+harm where `share` is above 0.
 """
 
 from collections.abc import Sequence
@@ -32,6 +40,8 @@ class WantedCopy(NamedTuple):
     """About how many workers hold it or are about to."""
     regret_ms: float
     """What requests have waited for one more copy of it."""
+    coming: bool
+    """Whether no worker has computed it yet."""
 
 
 def wanted_copies(query: RouteQuery, fleet: FleetTotals) -> list[WantedCopy]:
@@ -47,7 +57,10 @@ def wanted_copies(query: RouteQuery, fleet: FleetTotals) -> list[WantedCopy]:
         if holders < workers:
             excess = prefix.requests - holders * requests / workers
             share = excess / (excess + holders + 1) if excess > 0 else 0.0
-            wanted.append(WantedCopy(begin, prefix.tokens, share, prefix.requests, holders, prefix.regret_ms))
+            coming = holders > 0 and not prefix.computed
+            wanted.append(
+                WantedCopy(begin, prefix.tokens, share, prefix.requests, holders, prefix.regret_ms, coming)
+            )
         begin = prefix.tokens
     return wanted
 
@@ -59,26 +72,35 @@ def copy_terms(
     ms_per_token: float,
     lacking_streams: float,
     copy_share: float,
-    surcharge: float,
-) -> tuple[float, float]:
-    """Return `copy` of cost.py on one worker, and the milliseconds of parts that the fleet needs a copy of.
+    price: float,
+    worker_price: float,
+    harm: float,
+) -> tuple[float, float, float]:
+    """Return `copy` of cost.py on one worker, `copied`, and the `fees` of coming parts.
 
     `matched`: tokens of the prompt that the worker holds. `lacking_streams`: how many streams it has less than
-    `light`. `surcharge`: what a millisecond of prefill costs there besides itself.
+    `light`. `price`, `harm`: what a millisecond of prefill costs there besides itself. `worker_price`: the price
+    by that worker's own backlog.
     """
-    copy = needed = 0.0
+    copy = copied = fees = 0.0
     for part in wanted:
         if part.end <= matched:
             continue
         ms = ms_per_token * (part.end - max(part.begin, matched))
-        share = part.share
-        if lacking_streams > 0:
-            lack = min(part.requests, lacking_streams)
-            share = max(share, lack / (lack + part.holders + 1))
-        price = ms  # of this part, if it is copied
-        if share:
-            needed += ms
+        share, fee = part.share, 0.0
+        if part.coming:
+            copied += ms
+            fee = worker_price
+            if not share:
+                fee += harm * (part.holders + 1) / (part.requests + part.holders + 1)
+            fees += ms * fee
         else:
-            price += ms * surcharge
-        copy -= max(ms * copy_share * share, min(part.regret_ms, price))
-    return copy, needed
+            if lacking_streams > 0:
+                lack = min(part.requests, lacking_streams)
+                share = max(share, lack / (lack + part.holders + 1))
+            if share:
+                copied += ms
+            else:
+                fee = price + harm
+        copy -= max(ms * copy_share * share, min(part.regret_ms, ms * (1 + fee)))
+    return copy, copied, fees

@@ -162,7 +162,7 @@ class SimulatedGateway:
     ) -> tuple[Sequence[Route], Mapping[WorkerId, int]]:
         """Return the routes of a request, best first, and the places of their workers; see `route`."""
         held = self.view.held(confirmed, request.blocks)
-        shared = self.view.shared(request.blocks, held, now, waits=waits)
+        shared = self.view.shared(request.blocks, held, confirmed, now, waits=waits)
         if shared:
             query = replace(query, shared=shared, requests_waiting=self.view.requests_waiting - waits)
         if self._large is not None and len(up) > RANKED_MAX:

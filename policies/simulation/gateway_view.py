@@ -218,20 +218,28 @@ class GatewayView:
         return self._queued[worker] - self._computed(worker, now)
 
     def shared(
-        self, blocks: "array[int]", held: Mapping[int, int], now: float, *, waits: bool
+        self,
+        blocks: "array[int]",
+        held: Mapping[int, int],
+        confirmed: Mapping[int, int],
+        now: float,
+        *,
+        waits: bool,
     ) -> list[SharedPrefix]:
-        """Return the prefixes that other requests share; `held`: as `held` returns it.
+        """Return the prefixes that other requests share; `held`: as `held` returns it of `confirmed`.
 
         `waits`: the request is counted itself.
         """
         found: list[SharedPrefix] = []
+        computed = max(confirmed.values(), default=0)
         begin = 0
         for part in self._in_flight.shared(blocks):
             if part.requests <= waits:
                 break
             holders = sum(count >= part.end for count in held.values())
             regret_ms = self.regrets.ms(blocks[begin], holders, now)
-            found.append(SharedPrefix(BLOCK_TOKENS * part.end, part.requests - waits, holders, regret_ms))
+            requests, tokens = part.requests - waits, BLOCK_TOKENS * part.end
+            found.append(SharedPrefix(tokens, requests, holders, regret_ms, computed >= part.end))
             begin = part.end
         return found
 

@@ -143,6 +143,15 @@ class PathMatch:
                 break
         return max(confirmed, sum(depth >= blocks for depth in self.pending.values()))
 
+    def is_held(self, blocks: int) -> bool:
+        """Return whether a worker is known to hold this many leading blocks."""
+        at = 0
+        for node, common in self.path:
+            if blocks <= at + common:
+                return any(value & MASK >= blocks - at for chunk in node.chunks for value in chunk.values())
+            at += common
+        return False
+
     def held_tiers(self, worker: WorkerId) -> TierBlocks:
         """Return the leading blocks that the worker is known to hold, by tier."""
         tenure = self._tenures.get(worker)

@@ -136,6 +136,7 @@ async def test_requests_under_way_are_counted_for_each_part_of_a_prompt(index):
     match = index.match(SPACE, path(1, 2, 3, 5))
     assert list(match.shared) == [(2, 3), (3, 1)]
     assert (match.holder_count(1), match.holder_count(3), match.holder_count(4)) == (2, 1, 0)
+    assert [match.is_held(blocks) for blocks in (1, 2, 3, 4)] == [True, True, False, False]
     assert index.repeated_blocks([W, V]) == {W: 2}
     assert index.repeated_blocks([V]) == {}
     for worker, writer in ((W, "r1"), (W, "r2"), (V, "r3")):

@@ -53,6 +53,8 @@ def agree(published, mapped, paths):
         for blocks in range(len(path) + 1):
             assert seen.last_node(blocks) == known.last_node(blocks)
             assert seen.holder_count(blocks) == known.holder_count(blocks)
+            if blocks:
+                assert seen.is_held(blocks) == any(held >= blocks for held in known.confirmed.values())
             above, below = published.node_at(path, blocks), mapped.node_at(path, blocks)
             assert (above and (above.key, above.sequence)) == (below and (below.key, below.sequence))
     assert mapped.repeated_blocks(WORKERS) == published.repeated_blocks(WORKERS)
