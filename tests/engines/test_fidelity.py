@@ -167,10 +167,11 @@ def comparable(chunk, usage):
 
 
 def joined(surface, stream):
+    """Return the answer of a stream, its names sorted: they come in the order in which chunks have had them."""
     aggregator = StreamAggregator(surface)
     for chunk in stream:
         aggregator.add(json.dumps(chunk).encode())
-    return json.loads(aggregator.body(done=True))
+    return json.loads(json.dumps(json.loads(aggregator.body(done=True)), sort_keys=True))
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -144,11 +144,13 @@ class Running:
     async def output(self, *args, enough=(), seconds=SECONDS_MAX, **more):
         """Return what the program prints until it ends, has printed one of the words in `enough`, or time is up."""
         process = await self.start(*args, **more)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while process.returncode is None and not any(words in self.said for words in enough):
-                    await asyncio.sleep(0.2)
-        stop(process, signal.SIGKILL)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while process.returncode is None and not any(words in self.said for words in enough):
+                        await asyncio.sleep(0.2)
+        finally:
+            stop(process, signal.SIGKILL)
         await process.wait()
         return self.log.read_text()
 
