@@ -163,9 +163,9 @@ def test_a_single_tenant_is_given_turns_as_without_a_window_of_several(monkeypat
     assert played(trace, 4) == before
 
 
-@pytest.mark.parametrize(("kind", "rate", "most"), [("stampede", 16.0, 1.25), ("drift", 60.0, 1.1)])
+@pytest.mark.parametrize(("kind", "rate", "most"), [("stampede", 16.0, 1.1), ("drift", 60.0, 1.1)])
 def test_past_saturation_on_little_kv_the_queue_adds_little_to_the_mean_ttft(kind, rate, most):
-    """The mean over the stampedes of sixty seeds, 201 to 260, is 1.13 times that without the queue."""
+    """The stampedes of these seeds, on which nothing was chosen, have 0.98 times the mean without the queue."""
     means = {True: 0.0, False: 0.0}
     for seed in range(201, 207):
         load = WorkloadParameters(requests=1000, rate=rate, seed=seed)
