@@ -23,7 +23,7 @@ Fleets of agents near saturation, mean TTFT over that without a queue, seven see
 
 To the queue of all gateways a gateway names the request's own worker alone. What waits in one gateway counts once
 for each of them, since all see the same traffic: two gateways, the first agents, three seeds: 1.29, 3.17 and 1.21
-before; 1.22, 1.17 and 0.67 now. That queue passes over up to 128 requests then (search_bounds.py).
+before; 1.16, 1.17 and 0.67 now. That queue passes over up to 128 requests then (search_bounds.py).
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
