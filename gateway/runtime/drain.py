@@ -14,6 +14,9 @@ from gateway.runtime.serving_gateway import ServingGateway
 
 log = logging.getLogger(__name__)
 
+CANCELLED_SECONDS_MAX = 5.0
+"""How long requests that were cancelled may take to end, before their connections are closed."""
+
 
 async def drain(here: ServingGateway, at_once: asyncio.Event, *, notice_seconds: float) -> None:
     """Refuse new requests after the notice, and wait for the running ones; cancel those that are left.
@@ -36,17 +39,20 @@ async def drain(here: ServingGateway, at_once: asyncio.Event, *, notice_seconds:
     here.gateway.stop_accepting()
     await _unless(at_once, _wait_for_work(here))
     here.gateway.drain_state.cancel_requests()
+    await here.gateway.drain_state.wait_for_requests(CANCELLED_SECONDS_MAX)
+    await here.runner.close_connections()
 
 
 async def _wait_for_work(here: ServingGateway) -> None:
     """Wait up to `drain.seconds` for running requests of clients, rows of batches and background responses.
 
-    For requests of clients this time was given to the runner when it was made: its cleanup closes the listener, and
-    waits for them, streams included.
+    Requests of clients, streams included, are waited for as the runner of their listener stops: first by
+    `wait_before_aiohttp_closes` of gateway/web/tenant_app.py for all inference requests, then by aiohttp for the
+    others on its connections, such as uploads of files.
     """
     seconds = here.gateway.settings.drain.seconds
     async with asyncio.TaskGroup() as drains:
-        drains.create_task(here.runner.cleanup())
+        drains.create_task(here.runner.stop(seconds))
         if here.endpoint_picker is not None:
             drains.create_task(here.endpoint_picker.drain(seconds))
         for background in (here.batch_claimer, here.background_responses):

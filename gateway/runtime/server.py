@@ -12,10 +12,8 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.app import Gateway, running
 from gateway.batches.claimer_setup import batch_claimer_of
@@ -25,6 +23,7 @@ from gateway.runtime.cell_setup import join_cells, open_cell_relay
 from gateway.runtime.certificates import ServerTls, certificate_family
 from gateway.runtime.drain import drain
 from gateway.runtime.listen_error import ListenAddressUnavailable
+from gateway.runtime.listener_runner import ListenerRunner, listener_runner
 from gateway.runtime.picker_listener import open_picker
 from gateway.runtime.reload import Reloader, registered_for_reload
 from gateway.runtime.serving_gateway import ServingGateway
@@ -34,20 +33,14 @@ from gateway.settings.sources import LoadedSettings
 from gateway.settings.tree import Settings
 from gateway.telemetry.metric_families import StateCollector
 from gateway.web.admin_app import admin_app, admin_error
-from gateway.web.direct.connection import DirectConnection
 from gateway.web.error_response import error_response
 from gateway.web.middleware.connection_limits import ConnectionLimiter
-from gateway.web.middleware.protocol_errors import ErrorAnswer, with_error_answers
-from gateway.web.tenant_app import DIRECT_ROUTES
 from workers.system_error import reason_of
 
 log = logging.getLogger(__name__)
 
-KEEPALIVE_SECONDS = 75.0
 BACKLOG = 1024
 DESCRIPTORS = 65536
-HEADER_BYTES_MAX = 16 * 1024
-READ_BUFFER_BYTES = 256 * 1024
 ADMIN_SECONDS_MAX = 1.0
 """How long requests of operators may go on after SIGTERM."""
 
@@ -125,12 +118,12 @@ async def serving(
 
         # The applications for tenants and for operators.
         stores = object_stores(gateway, batch_claimer, background_responses)
-        tenants = _runner(
+        tenants = listener_runner(
             tenant_app_of(gateway, stores, open_cell_relay(gateway, stack)),
             error_response,
             drain_seconds=settings.drain.seconds,
         )
-        admin = _runner(admin_app(gateway, process), admin_error, drain_seconds=ADMIN_SECONDS_MAX)
+        admin = listener_runner(admin_app(gateway, process), admin_error, drain_seconds=ADMIN_SECONDS_MAX)
         for runner in (tenants, admin):
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
@@ -154,7 +147,7 @@ async def serving(
 
 
 async def _open_tenant_listener(
-    runner: "_Runner",
+    runner: ListenerRunner,
     listen: ListenSettings,
     certificates: Mapping[str, ServerTls],
     process: GatewayProcess | None,
@@ -168,7 +161,7 @@ async def _open_tenant_listener(
 
 
 async def _open_admin_listener(
-    runner: "_Runner",
+    runner: ListenerRunner,
     admin: AdminSettings,
     certificates: Mapping[str, ServerTls],
     process: GatewayProcess | None,
@@ -199,70 +192,6 @@ def _freeze_garbage_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-class _Runner(web.AppRunner):
-    """An aiohttp runner that answers protocol errors in the listener's own format, and may count connections."""
-
-    bound: ConnectionLimiter | None = None
-    """Limits connections per address; None: not limited."""
-
-    def __init__(self, app: web.Application, error_answer: ErrorAnswer, **options: Any) -> None:
-        super().__init__(app, **options)
-        self._with_error_answers = with_error_answers(error_answer)
-
-    @property
-    def server(self) -> Any:
-        """The factory that makes a protocol object for every connection."""
-        made = super().server
-        if made is None:
-            return None
-
-        routes = self.app.get(DIRECT_ROUTES)
-
-        def new() -> asyncio.Protocol:
-            inner = self._with_error_answers(made())
-            return DirectConnection(inner, routes, KEEPALIVE_SECONDS) if routes is not None else inner
-
-        return self.bound.counted(new) if self.bound is not None else new
-
-
-def _runner(app: web.Application, error_answer: ErrorAnswer, *, drain_seconds: float) -> _Runner:
-    """Return the aiohttp runner of a listener, whose cleanup waits up to `drain_seconds` for running requests.
-
-    `handler_cancellation` is on: a client that leaves cancels its handler, and so frees its quota and its GPU.
-    Plain inference requests, which aiohttp does not serve, are cancelled by `DirectConnection.connection_lost`.
-    `auto_decompress` is off: a few kilobytes could become as many gigabytes before the client is authenticated.
-    """
-    return _Runner(
-        app,
-        error_answer,
-        handler_cancellation=True,
-        auto_decompress=False,
-        shutdown_timeout=drain_seconds,
-        keepalive_timeout=KEEPALIVE_SECONDS,
-        access_log=None,
-        logger=_http_log(),
-        max_field_size=HEADER_BYTES_MAX,
-        read_bufsize=READ_BUFFER_BYTES,
-    )
-
-
-def _http_log() -> logging.Logger:
-    """Return the logger for aiohttp, without the mistakes of clients.
-
-    Bytes that are no HTTP (any client can send such bytes, and they may hold anything) and clients that have left
-    are not logged.
-    """
-    http_log = logging.getLogger("gateway.http")
-    http_log.addFilter(_is_not_a_client_mistake)
-    return http_log
-
-
-def _is_not_a_client_mistake(record: logging.LogRecord) -> bool:
-    return not (
-        record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | ConnectionResetError)
-    )
-
-
 def _certificates(settings: Settings, gateway: Gateway) -> dict[str, ServerTls]:
     """Return the TLS contexts by listener, each watched for as long as the gateway runs. Raises SettingsProblem."""
     found = {}
@@ -279,7 +208,7 @@ def _certificates(settings: Settings, gateway: Gateway) -> dict[str, ServerTls]:
 
 
 async def _open(
-    runner: _Runner,
+    runner: ListenerRunner,
     address: ListenSettings | AdminSettings,
     tls: ServerTls | None,
     *,
@@ -302,7 +231,7 @@ async def _open(
     return f"http{'s' if tls is not None else ''}://{shown}:{runner.addresses[0][1]}"
 
 
-async def _open_socket(runner: web.AppRunner, path: Path, stack: AsyncExitStack) -> str:
+async def _open_socket(runner: ListenerRunner, path: Path, stack: AsyncExitStack) -> str:
     """Listen on a unix socket, which is removed when the stack closes. Raises ListenAddressUnavailable.
 
     The event loop replaces any socket that it finds at the path, so the path is first checked for a listening

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-
 from gateway.app import Gateway
 from gateway.batches.batch_claimer import BatchClaimer
 from gateway.runtime.certificates import ServerTls
+from gateway.runtime.listener_runner import ListenerRunner
 from gateway.web.stored.background_responses import BackgroundResponses
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ class ServingGateway:
     gateway: Gateway
     tenant_url: str  # of the listener for tenants, or `unix:PATH`
     admin_url: str  # of the listener for operators, or `unix:PATH`
-    runner: web.AppRunner  # of the listener for tenants
+    runner: ListenerRunner  # of the listener for tenants
     certificates: tuple[ServerTls, ...] = ()  # of both listeners
     batch_claimer: BatchClaimer | None  # None without a database
     background_responses: BackgroundResponses | None  # None without a database

@@ -4,7 +4,7 @@ Only the paths in this file reach a worker; every other path of a worker's API g
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -41,6 +41,7 @@ from gateway.web.path_spellings import AZURE_PREFIXES, PREFIXES, spellings
 from gateway.web.request_identity import SERVER, presented_key, set_caller
 from gateway.web.responses.conversations import ConversationHandlers
 from gateway.web.responses.stored_responses import StoredResponseHandlers
+from gateway.web.stored.json_handlers import AuthenticateTenant
 from gateway.web.stored.object_stores import ObjectStores
 
 DIRECT_ROUTES = web.AppKey("direct_routes", DirectRoutes)
@@ -86,9 +87,7 @@ def tenant_app(
         cells: Relays requests of other cells' tenants; None without cells.
         explorer: Finds finished requests; None where none are remembered.
     """
-    for warning in (BadContentDispositionHeader, BadContentDispositionParam):
-        # Clients' malformed forms: Python would print each such warning once, and remember it for ever.
-        warnings.simplefilter("ignore", warning)
+    _ignore_warnings_about_forms()
     if cells is not None:
         find_address = cells.address_finder(find_address)
     exchange_options: dict[str, Any] = {
@@ -108,10 +107,62 @@ def tenant_app(
         set_caller(http, tenant)
         return tenant
 
+    app = _application(local_names_only, cors, access_log)
+    routes = _Routes(app)
     inference = InferenceHandlers(services, drain_state, stores, exchange_options)
-    models = ModelHandlers(services.catalogue, authenticate)
+    inference_handlers = inference.by_path()
+    _add_inference(routes, inference, inference_handlers)
+    _add_models(routes, ModelHandlers(services.catalogue, authenticate))
     own = OwnUsageHandlers(services, explorer, partial(authenticate, scope=USAGE), cells, find_address)
-    stored_object_routes = [
+    for path, handler in own.by_path().items():
+        routes.add("GET", path, handler)
+    for method, path, handler in _stored_object_routes(
+        services, stores, authenticate, memory=memory, body_seconds_max=body_seconds_max
+    ):
+        routes.add(method, path, handler)
+    routes.add_exact("GET", "/ui/{file:[a-z.]*}", tenant_page_file)
+    routes.add_exact("GET", "/openapi.json", _describe)
+    routes.add_exact("*", "/{anything:.*}", routes.not_found)
+    if cells is None:
+        app[DIRECT_ROUTES] = _direct_routes(
+            inference.served_directly(inference_handlers), local_names_only, cors, access_log
+        )
+
+    async def wait_before_aiohttp_closes(_: web.Application) -> None:
+        """Wait for the running inference requests: aiohttp itself waits only for the requests that it serves."""
+        await drain_state.wait_for_requests(drain_seconds)
+
+    app.on_shutdown.append(wait_before_aiohttp_closes)
+    return app
+
+
+def _add_inference(routes: "_Routes", inference: InferenceHandlers, handlers: Mapping[str, Handler]) -> None:
+    """Add the paths of inference requests, with those of Cohere's and Azure's APIs."""
+    for path, handler in handlers.items():
+        routes.add("POST", path, handler)
+    routes.add_exact("POST", COHERE_RERANK, handlers[Surface.RERANK.value])
+    for surface in DEPLOYMENT_SURFACES:
+        for prefix in AZURE_PREFIXES:
+            routes.add_exact("POST", f"{prefix}/{surface.value}", inference.at_deployment(surface))
+
+
+def _add_models(routes: "_Routes", models: ModelHandlers) -> None:
+    """Add the paths of the list of models and of one model."""
+    routes.add("GET", "models", models.list_all)
+    for prefix in PREFIXES:
+        routes.add_exact("GET", f"{prefix}/models/{{model:.*}}", models.show)
+
+
+def _stored_object_routes(
+    services: Services,
+    stores: ObjectStores,
+    authenticate: AuthenticateTenant,
+    *,
+    memory: MemoryBudget,
+    body_seconds_max: float,
+) -> list[tuple[str, str, Handler]]:
+    """Return method, path and handler of the APIs for responses, conversations, files and batches."""
+    return [
         *StoredResponseHandlers(
             stores.responses,
             stores.background_responses,
@@ -125,38 +176,34 @@ def tenant_app(
         *BatchHandlers(stores, authenticate, body_seconds_max=body_seconds_max).routes(),
         *MessageBatchHandlers(stores, authenticate, memory, idle_seconds_max=body_seconds_max).routes(),
     ]
-    app = _application(local_names_only, cors, access_log)
-    routes = _Routes(app)
-    inference_handlers = inference.by_path()
-    for path, handler in inference_handlers.items():
-        routes.add("POST", path, handler)
-    for path, handler in {"models": models.list_all, **own.by_path()}.items():
-        routes.add("GET", path, handler)
-    for method, path, handler in stored_object_routes:
-        routes.add(method, path, handler)
-    routes.add_exact("POST", COHERE_RERANK, inference_handlers[Surface.RERANK.value])
-    for prefix in PREFIXES:
-        routes.add_exact("GET", f"{prefix}/models/{{model:.*}}", models.show)
-    for surface in DEPLOYMENT_SURFACES:
-        for prefix in AZURE_PREFIXES:
-            routes.add_exact("POST", f"{prefix}/{surface.value}", inference.at_deployment(surface))
-    routes.add_exact("GET", "/ui/{file:[a-z.]*}", tenant_page_file)
-    routes.add_exact("GET", "/openapi.json", _describe)
-    routes.add_exact("*", "/{anything:.*}", routes.not_found)
-    if cells is None:
-        around = access_log_middleware(access_log) if access_log is not None else None
-        app[DIRECT_ROUTES] = DirectRoutes(
-            {
-                path: partial(around, handler=handler) if around is not None else handler
-                for name, handler in inference.served_directly(inference_handlers).items()
-                for path in spellings(name)
-            },
-            local_names_only,
-            answer_headers=cors.headers_without_origin if cors is not None else {},
-        )
-    # aiohttp waits only for the requests that it serves.
-    app.on_shutdown.append(lambda _: drain_state.wait_for_requests(drain_seconds))
-    return app
+
+
+def _direct_routes(
+    handlers: Mapping[str, Handler],
+    local_names_only: Callable[[], bool],
+    cors: CrossOriginPolicy | None,
+    access_log: AccessLog | None,
+) -> DirectRoutes:
+    """Return the routes of plain inference requests, with the access log that middleware writes for others."""
+    around = access_log_middleware(access_log) if access_log is not None else None
+    return DirectRoutes(
+        {
+            path: partial(around, handler=handler) if around is not None else handler
+            for name, handler in handlers.items()
+            for path in spellings(name)
+        },
+        local_names_only,
+        answer_headers=cors.headers_without_origin if cors is not None else {},
+    )
+
+
+def _ignore_warnings_about_forms() -> None:
+    """Ignore the warnings about clients' malformed forms.
+
+    Python would print each of them once, and remember it for ever.
+    """
+    for warning in (BadContentDispositionHeader, BadContentDispositionParam):
+        warnings.simplefilter("ignore", warning)
 
 
 def _application(
