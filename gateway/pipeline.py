@@ -5,9 +5,9 @@ is freed, on every ending, also when the client leaves; policies see values only
 written whatever happened, and no client waits for either.
 
 A client that disconnects cancels its handler (`connection_lost` of gateway/web/direct/connection.py; of requests
-that aiohttp serves, `handler_cancellation` in gateway/runtime/listener_runner.py). Then in `answer` the innermost `finally`
-closes the connection to the worker (`Attempts.close`), the next one frees its placement (`Attempts.end`), and the
-outermost one settles the quota (`Reservations.settle`). A request that still waits leaves its place in
+that aiohttp serves, `handler_cancellation` in gateway/runtime/listener_runner.py). Then in `answer` the innermost
+`finally` closes the connection to the worker (`Attempts.close`), the next one frees its placement (`Attempts.end`),
+and the outermost one settles the quota (`Reservations.settle`). A request that still waits leaves its place in
 `WaitingRoom.wait` or, with several gateways, `TurnRequests.turn`.
 
 Where an answer breaks off, gateway/relay/relay.py decides between another worker (WorkerUnreachable) and an error

@@ -1,4 +1,7 @@
-"""Every error that a client can see: its HTTP status, code, type and message. No other file chooses an HTTP status.
+"""Every error of the inference API that a client can see: its HTTP status, code, type, message and headers.
+
+No other file chooses an HTTP status of that API; the admin API has errors of its own, gateway/adminapi/problems.py.
+An error is raised where the request fails, and written to the client by gateway/web/error_response.py.
 
 Packages below raise errors of their own; their callers translate those into the errors of this file and keep the
 cause for the log (`raise ... from err`). The metric label of an error is its `code`, so the number of labels is

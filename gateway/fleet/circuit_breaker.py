@@ -77,7 +77,7 @@ class HealthState:
 
     @property
     def routable(self) -> bool:
-        """Whether new requests may be sent to the worker."""
+        """Whether new requests may be sent to the worker: it is up or suspect. See also `Worker.able`."""
         return self.health in (Health.UP, Health.SUSPECT)
 
     @property

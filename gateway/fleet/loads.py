@@ -6,7 +6,8 @@
 
 A share counts from the moment its request is sent, not from the moment it is answered: the next routing decision, a
 microsecond later, must see it. The work of the other gateways is what Redis reported last
-(gateway/queueing/shared/membership.py), and what was told since (announced_dispatches.py).
+(gateway/queueing/shared/membership.py), and what was told since (announced_dispatches.py). The engine's own reports
+(load_feeds.py, else the probes of fleet.py) add what comes from outside all gateways. `WorkerLoad` joins them all.
 """
 
 import time

@@ -91,7 +91,7 @@ class Worker:
 
     @property
     def able(self) -> bool:
-        """Whether it may get a new request. A worker on trial gets one at a time."""
+        """Whether it may get a new request: it is routable and awake. A worker on trial gets one at a time."""
         if self.report.asleep:
             return False
         return self.health.routable and not (self.health.on_trial and self.load.streams)

@@ -72,8 +72,8 @@ class WorkerLookup:
     def serving(self, model: str) -> list[Worker]:
         """Return the workers of our own that may get a new request for this model.
 
-        These are the workers that are up and awake. If there is none, the awake ones with an open or half open
-        circuit, whose probes are answered, are tried all the same.
+        These are the `able` ones: awake, up or suspect, and, if on trial, without a request. If there is none, the
+        awake ones with an open circuit, or on trial, whose probes are answered, are tried all the same.
         """
         known = self._routable.get(model)
         if known is None:

@@ -18,7 +18,7 @@ from policies.load_order.least_loaded import RANKED_MAX
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.cells import PERIOD_SECONDS, CellExchange, TenantCells
 from policies.simulation.engines.block_cache import BlockCache
-from policies.simulation.engines.engine import SimulatedCache, SimulatedEngine, SimulatedJob
+from policies.simulation.engines.simulated_engine import SimulatedCache, SimulatedEngine, SimulatedJob
 from policies.simulation.gateway_news import GatewayNews, InFlightRequest
 from policies.simulation.gateway_view import Expected, GatewayView
 from policies.simulation.index_events import IndexEvents

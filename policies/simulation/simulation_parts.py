@@ -6,7 +6,7 @@ from random import Random
 
 from policies.load_order.least_loaded import RANKED_MAX
 from policies.routing.protocol import RoutingPolicy
-from policies.simulation.engines.engine import SimulatedCache, SimulatedEngine
+from policies.simulation.engines.simulated_engine import SimulatedCache, SimulatedEngine
 from policies.simulation.gateway import SimulatedGateway
 from policies.simulation.gateway_view import GatewayView
 from policies.simulation.large_fleet import LargeFleet

@@ -111,8 +111,9 @@ class TreeReplica:
     # Queries.
 
     def match(self, hashes: Hashes) -> PathMatch:
-        """Return how much of the path each worker holds or is about to hold.
+        """Return the nodes of the path, from which PathMatch reads on demand how much of it each worker holds.
 
+        `PathMatch.blocks` of node.py is the number for one worker, `PathMatch.holders` the workers that hold most.
         Needs no namespace, because namespaces have no hash in common.
         """
         path: list[tuple[ReplicaNode, int]] = []

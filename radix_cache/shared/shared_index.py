@@ -74,6 +74,38 @@ class SharedIndex:
         is_alone: Returns whether no other gateway reads the index now, so that predictions need not be sent.
     """
 
+    refused = 0
+    """The number of changes that Redis did not take."""
+    corrections = 0
+    """The number of reports of workers that had fewer blocks than were known."""
+    cuts_all = False
+    """Whether this process also enforces workers' capacity on blocks that other processes have recorded."""
+
+    # Set by the owner of the index.
+    followed: set[WorkerId]
+    """The workers that report all they hold by KV events, so that answers need not confirm it."""
+    on_changes_lost: Callable[[WorkerId], None]
+    """Called when Redis did not take a change of a followed worker; its blocks then have to be sent again."""
+    correct: Callable[[Namespace, Hashes, WorkerId, int], None]
+    """Corrects a path of which a worker had only so many leading blocks, and now has the whole again."""
+
+    # What the replica does not show yet, or could not be sent.
+    _own: LocalIndex
+    """Predictions of this process, and changes that were sent and are not in the replica yet."""
+    _unseen_changes: dict[int, deque[tuple[int, WorkerId, str]]]
+    """Of these changes, by shard: number in the shard, worker, and name in `_own`."""
+    _changes_sent = 0
+    _away: LocalIndex | None = None
+    """What was learnt while Redis was away; None once all of it was sent."""
+    _unsent_paths: UnsentPaths
+    """The same, as it has to be sent."""
+    _lost_shards: Collection[int] = ()
+    """The shards that the replica cannot follow."""
+    _workers_missed: set[WorkerId]
+    """Workers of which Redis did not take a removal."""
+    _workers_grown: set[WorkerId]
+    """Workers that may hold more than before, and may exceed their capacity."""
+
     def __init__(
         self,
         store: TreeStore,
@@ -90,34 +122,18 @@ class SharedIndex:
     ) -> None:
         self.store = store
         self.replica = replica
-        self.tenures = WorkerTenures(store, replica)
-        self.refused = 0
-        """The number of changes that Redis did not take."""
-        self.corrections = 0
-        """The number of reports of workers that had fewer blocks than were known."""
-
-        # Set by the owner of the index.
-        self.followed: set[WorkerId] = set()
-        """The workers that report all they hold by KV events, so that answers need not confirm it."""
-
-        self.on_changes_lost: Callable[[WorkerId], None] = lambda worker: None
-        """Called when Redis did not take a change of a followed worker; its blocks then have to be sent again."""
-
-        self.correct: Callable[[Namespace, Hashes, WorkerId, int], None] = self.shorten_and_hold
-        """Corrects a path of which a worker had only so many leading blocks, and now has the whole again."""
-
         self.is_alone = is_alone
+        self.followed = set()
+        self.on_changes_lost = lambda worker: None
+        self.correct = self.shorten_and_hold
 
-        self.cuts_all = False
-        """Whether this process also enforces workers' capacity on blocks that other processes have recorded."""
-
-        # The requests under way.
+        self.tenures = WorkerTenures(store, replica)
+        self._capacity = WorkerCapacity(store, replica, self.followed)
         self.sent_predictions = SentPredictions(store, replica, predictions_max, identity)
         self._predictions_max = predictions_max
         self._predicted_ms = int(predicted_seconds * 1000)
         self._known_at_record: dict[tuple[WorkerId, str], _KnownAtRecord] = {}
 
-        # What the replica does not show yet, or could not be sent.
         self._new_local = partial(
             LocalIndex,
             clock,
@@ -128,23 +144,10 @@ class SharedIndex:
             node_blocks=node_blocks,
         )
         self._own = self._new_local()
-        """Predictions of this process, and changes that were sent and are not in the replica yet."""
-        self._unseen_changes: dict[int, deque[tuple[int, WorkerId, str]]] = {}
-        """Of these changes, by shard: number in the shard, worker, and name in `_own`."""
-        self._changes_sent = 0
-        self._away: LocalIndex | None = None
-        """What was learnt while Redis was away; None once all of it was sent."""
+        self._unseen_changes = {}
         self._unsent_paths = UnsentPaths()
-        """The same, as it has to be sent."""
-        self._lost_shards: Collection[int] = ()
-        """The shards that the replica cannot follow."""
-        self._workers_missed: set[WorkerId] = set()
-        """Workers of which Redis did not take a removal."""
-
-        # Capacity.
-        self._capacity = WorkerCapacity(store, replica, self.followed)
-        self._workers_grown: set[WorkerId] = set()
-        """Workers that may hold more than before, and may exceed their capacity."""
+        self._workers_missed = set()
+        self._workers_grown = set()
 
     # Queries.
 

@@ -23,7 +23,7 @@ from aiohttp import web
 from xxhash import xxh3_64_intdigest
 
 from policies.simulation.engines.block_cache import BlockCache
-from policies.simulation.engines.engine import SimulatedEngine, SimulatedJob
+from policies.simulation.engines.simulated_engine import SimulatedEngine, SimulatedJob
 from policies.simulation.engines.step_time import StepTime
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from workers.engine.attention.attention_backend import AttentionBackend
 from workers.engine.execution.decode_graphs import DecodeGraphs
-from workers.engine.execution.drawn_tokens import DrawnTokens, drawn_tokens, first_rows, newest_rows
 from workers.engine.execution.packing import PackedStep, pack
 from workers.engine.execution.step_sampling_rows import sampling_rows
+from workers.engine.execution.token_drawing import ItemTokens, draw_step_tokens, first_rows, newest_rows
 from workers.engine.id_tensor import id_tensor
 from workers.engine.model.decoder import Decoder
 from workers.engine.model.lora import LoraAdapter, lora_groups
@@ -53,12 +53,12 @@ class ModelRunner:
         with torch.inference_mode():
             self._attention.copy_blocks(plan.copies)
             drafting = [item for item in plan.items if item.drafts]
-            drawn_from = self._drafter.propose(drafting) if self._drafter and drafting else {}
+            draft_distributions = self._drafter.propose(drafting) if self._drafter and drafting else {}
             packed = pack(plan.items, self._device, plan.padding)
             hidden = self._forward(packed)
             hidden = hidden.index_select(0, packed.sampled)
             sampling = [item for item in plan.items if item.samples]
-            results, logprobs = self._sample(sampling, hidden, drawn_from) if sampling else ([], [])
+            results, logprobs = self._sample(sampling, hidden, draft_distributions) if sampling else ([], [])
             tokens = [drawn.tokens for drawn in results]
             if self._drafter:
                 self._gather_accepted(sampling, results)
@@ -82,8 +82,8 @@ class ModelRunner:
         )
 
     def _sample(
-        self, items: Items[StepItem], hidden: Tensor, drawn_from: dict[Sequence, Tensor]
-    ) -> tuple[list[DrawnTokens], list[Logprobs]]:
+        self, items: Items[StepItem], hidden: Tensor, draft_distributions: dict[Sequence, Tensor]
+    ) -> tuple[list[ItemTokens], list[Logprobs]]:
         """Return the tokens of each item and their log probabilities.
 
         `hidden` [rows, hidden] has a row for each sampled position.
@@ -91,13 +91,13 @@ class ModelRunner:
         logits, wanted = self._decoder.logits(hidden), sampling_rows(items)
         # Before the logits are overwritten.
         reader = LogprobReader(logits, wanted)
-        results = drawn_tokens(items, wanted, logits, drawn_from)
+        results = draw_step_tokens(items, wanted, logits, draft_distributions)
         return results, [
             reader.read([first + row for row in drawn.rows], drawn.tokens)
             for first, drawn in zip(first_rows(items), results, strict=True)
         ]
 
-    def _gather_accepted(self, items: Items[StepItem], results: Items[DrawnTokens]) -> None:
+    def _gather_accepted(self, items: Items[StepItem], results: Items[ItemTokens]) -> None:
         """Move the KV of the accepted path of each tree of drafts to the places right after the last token."""
         for item, drawn in zip(items, results, strict=True):
             moves = [

@@ -97,15 +97,15 @@ class ModelDrafter:
         """Make the drafts with one pass over the batch for each, and return the distributions of sampled ones."""
         for item in items:
             item.sequence.drafts = []
-        drawn_from: dict[Sequence, list[Tensor]] = {
+        draft_distributions: dict[Sequence, list[Tensor]] = {
             item.sequence: [] for item in items if self._samples_for(item.sequence)
         }
         depth, remaining = 0, list(items)
         while remaining:
-            self._add_draft([item.sequence for item in remaining], drawn_from)
+            self._add_draft([item.sequence for item in remaining], draft_distributions)
             depth += 1
             remaining = [item for item in remaining if item.drafts > depth]
-        return {sequence: torch.stack(rows) for sequence, rows in drawn_from.items()}
+        return {sequence: torch.stack(rows) for sequence, rows in draft_distributions.items()}
 
     def after_step(self, step: ComputedStep) -> None:
         """Forget rejected drafts, prefill along with the model, and reduce the lag."""
@@ -129,12 +129,14 @@ class ModelDrafter:
         if lagging:
             self._forward(lagging)
 
-    def _add_draft(self, sequences: Items[Sequence], drawn_from: dict[Sequence, list[Tensor]]) -> None:
+    def _add_draft(
+        self, sequences: Items[Sequence], draft_distributions: dict[Sequence, list[Tensor]]
+    ) -> None:
         """Add one more draft to each sequence."""
         logits = self._decoder.logits(self._forward([self._lacking(sequence) for sequence in sequences]))
         rows = [sampling_row_after_drafts(sequence) for sequence in sequences]
-        drawn = [place for place, sequence in enumerate(sequences) if sequence in drawn_from]
-        others = [place for place, sequence in enumerate(sequences) if sequence not in drawn_from]
+        drawn = [place for place, sequence in enumerate(sequences) if sequence in draft_distributions]
+        others = [place for place, sequence in enumerate(sequences) if sequence not in draft_distributions]
         tokens = dict[int, int]()
         if others:
             # With the random number of the token itself: where the two models agree, they sample the same token.
@@ -149,7 +151,7 @@ class ModelDrafter:
             )
             tokens.update(zip(drawn, drafts.tolist(), strict=True))
             for sequence, distributed in zip(sampled, offered, strict=True):
-                drawn_from[sequence].append(distributed)
+                draft_distributions[sequence].append(distributed)
         for place, sequence in enumerate(sequences):
             sequence.drafts.append(tokens[place])
 

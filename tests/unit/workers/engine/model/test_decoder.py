@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.execution import drawn_tokens as drawing_module
+from workers.engine.execution import token_drawing as drawing_module
 from workers.engine.request import Request
 from workers.engine.sampling.sampling_params import SamplingParams
 

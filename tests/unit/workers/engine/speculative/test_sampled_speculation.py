@@ -17,7 +17,7 @@ from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.attention.sdpa_backend import SdpaBackend
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.speculation_config import SpecConfig
-from workers.engine.execution import drawn_tokens as drawing_module
+from workers.engine.execution import token_drawing as drawing_module
 from workers.engine.execution.model_runner import ModelRunner
 from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.kv_codec import kv_codec

@@ -1,4 +1,6 @@
-"""The tokens of a step: drawn at each sampled position, and verified where the position follows a draft.
+"""The drawing of a step's tokens: one at each sampled position, verified where the position follows a draft.
+
+Without drafts every token is drawn by `sample_tokens` of workers/engine/sampling/sampler.py.
 
 drafts that were drawn at random     judged by the distribution that they were drawn from     `_judge`
 all others                           compared with the token that plain decoding draws        `_compare`
@@ -24,34 +26,42 @@ Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnTokens:
+class ItemTokens:
     """The tokens that one item yielded, and the rows of the item that they were drawn from."""
 
     tokens: Tokens
     rows: Items[int]
 
 
-def drawn_tokens(
-    items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor, drawn_from: dict[Sequence, Tensor]
-) -> list[DrawnTokens]:
-    """Return the tokens of each item, in their order.
+def draw_step_tokens(
+    items: Items[StepItem],
+    wanted: Items[SamplingRow],
+    logits: Tensor,
+    draft_distributions: dict[Sequence, Tensor],
+) -> list[ItemTokens]:
+    """Draw the next tokens of each item that samples, and return them in the order of the items.
 
     Args:
         items: The items that sample.
         wanted: The parameters of each sampled position: 1 + drafts rows for each item.
         logits: [rows, vocabulary], a row for each sampled position.
-        drawn_from: The distributions of the drafts that were drawn at random, by sequence.
+        draft_distributions: The distributions of the drafts that were drawn at random, by sequence.
     """
-    if not drawn_from:
+    if not draft_distributions:
         return _compare(items, wanted, logits)
-    is_judged = [item.sequence in drawn_from for item in items]
+    is_judged = [item.sequence in draft_distributions for item in items]
     rows_judged = [
         judged for item, judged in zip(items, is_judged, strict=True) for _ in range(1 + item.drafts)
     ]
     places = torch.tensor(rows_judged, device=logits.device)
     others, rows_of_others = [not judged for judged in is_judged], [not judged for judged in rows_judged]
     of_judged = iter(
-        _judge([*compress(items, is_judged)], [*compress(wanted, rows_judged)], logits[places], drawn_from)
+        _judge(
+            [*compress(items, is_judged)],
+            [*compress(wanted, rows_judged)],
+            logits[places],
+            draft_distributions,
+        )
     )
     of_others = iter(
         _compare([*compress(items, others)], [*compress(wanted, rows_of_others)], logits[~places])
@@ -59,7 +69,7 @@ def drawn_tokens(
     return [next(of_judged if judged else of_others) for judged in is_judged]
 
 
-def _compare(items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor) -> list[DrawnTokens]:
+def _compare(items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor) -> list[ItemTokens]:
     """Return the tokens of items with drafts that are accepted where plain decoding draws the same token."""
     drawn = sample_tokens(logits, wanted) if items else []
     results = []
@@ -70,24 +80,27 @@ def _compare(items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor)
             rows = range(count_agreed(item.sequence.drafts, here[:-1]) + 1)
         else:
             rows = [0, *(number + 1 for number in item.draft_tree.accepted_path(item.sequence.drafts, here))]
-        results.append(DrawnTokens(tuple(here[row] for row in rows), rows))
+        results.append(ItemTokens(tuple(here[row] for row in rows), rows))
     return results
 
 
 def _judge(
-    items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor, drawn_from: dict[Sequence, Tensor]
-) -> list[DrawnTokens]:
+    items: Items[StepItem],
+    wanted: Items[SamplingRow],
+    logits: Tensor,
+    draft_distributions: dict[Sequence, Tensor],
+) -> list[ItemTokens]:
     """Return the tokens of items with drafts that were drawn from distributions of their own."""
     p = distribution(logits, wanted)
     nothing = p.new_zeros(1, p.shape[-1])
     verified = verify_drafts(
         p,
-        torch.cat([part for item in items for part in (drawn_from[item.sequence], nothing)]),
+        torch.cat([part for item in items for part in (draft_distributions[item.sequence], nothing)]),
         [item.sequence.drafts[: item.drafts] for item in items],
         [draw_uniforms(item.sequence, item.drafts, RandomStream.ACCEPT) for item in items],
         [draw_uniforms(item.sequence, item.drafts + 1, RandomStream.RESAMPLE) for item in items],
     )
-    return [DrawnTokens(tokens, range(len(tokens))) for tokens in verified]
+    return [ItemTokens(tokens, range(len(tokens))) for tokens in verified]
 
 
 def first_rows(items: Items[StepItem]) -> list[int]:
@@ -95,6 +108,6 @@ def first_rows(items: Items[StepItem]) -> list[int]:
     return list(accumulate((1 + item.drafts for item in items[:-1]), initial=0)) if items else []
 
 
-def newest_rows(items: Items[StepItem], results: Items[DrawnTokens]) -> list[int]:
+def newest_rows(items: Items[StepItem], results: Items[ItemTokens]) -> list[int]:
     """Return the index of the row that each item's last token was drawn from, among all sampled rows."""
     return [first + drawn.rows[-1] for first, drawn in zip(first_rows(items), results, strict=True)]

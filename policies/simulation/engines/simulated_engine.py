@@ -1,9 +1,10 @@
 """A simulated engine: continuous batching, chunked prefill, and a block cache with LRU eviction.
 
-One step goes as in vLLM: every running stream gets a token, prompts under way get what the streams leave of the
-token budget, in order of admission, and waiting requests are admitted while the step has budget left and their
-blocks fit. So a request that waits finds the blocks that earlier steps have computed. A prompt of which the last
-chunk was computed has its first token at the end of that step.
+`begin` plans a step, `finish` ends it; `_engine_ends` of simulation.py calls them when a step is over. One step
+goes as in vLLM: every running stream gets a token, prompts under way get what the streams leave of the token
+budget, in order of admission, and waiting requests are admitted while the step has budget left and their blocks
+fit. So a request that waits finds the blocks that earlier steps have computed. A prompt of which the last chunk was
+computed has its first token at the end of that step.
 
 KV memory is counted as it is: a block that several streams read counts once in the time of a decode step.
 

@@ -5,7 +5,7 @@ from array import array
 import pytest
 
 from policies.simulation.engines.block_cache import BlockCache
-from policies.simulation.engines.engine import SimulatedEngine, SimulatedJob
+from policies.simulation.engines.simulated_engine import SimulatedEngine, SimulatedJob
 from policies.simulation.engines.step_time import StepTime
 from policies.simulation.trace import TraceRequest
 from policies.simulation.waiting_orders import ORDERS
