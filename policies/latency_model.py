@@ -89,30 +89,33 @@ class PrefillFit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         thousands = tokens / THOUSAND
         weight = 1 / (1 + thousands)
         one, length = weight, thousands * weight  # the weighted regressor
-        off = weight * (ttft_ms - self.fixed_ms - self.ms_per_token * tokens)
-        far, limit = abs(off), CLIPPED_AT * self.error_ms
-        residual = off if far <= limit else limit if off > 0 else -limit
+        error = weight * (ttft_ms - self.fixed_ms - self.ms_per_token * tokens)
+        distance, limit = abs(error), CLIPPED_AT * self.error_ms
+        residual = error if distance <= limit else limit if error > 0 else -limit
 
-        p, q, r = self.fixed_variance, self.covariance, self.slope_variance
-        towards_fixed, towards_slope = p * one + q * length, q * one + r * length
+        # Recursive least squares with forgetting: the gain of the sample, then the covariance matrix after it.
+        fixed_variance, covariance, slope_variance = self.fixed_variance, self.covariance, self.slope_variance
+        towards_fixed = fixed_variance * one + covariance * length
+        towards_slope = covariance * one + slope_variance * length
         scale = FORGETTING + one * towards_fixed + length * towards_slope
         gain_fixed, gain_slope = towards_fixed / scale, towards_slope / scale
+        fixed_variance = (fixed_variance - gain_fixed * towards_fixed) / FORGETTING
+        covariance = (covariance - gain_fixed * towards_slope) / FORGETTING
+        slope_variance = (slope_variance - gain_slope * towards_slope) / FORGETTING
+        trace = fixed_variance + slope_variance
+        shrink = VARIANCE_MAX / trace if trace > VARIANCE_MAX else 1.0
 
-        p = (p - gain_fixed * towards_fixed) / FORGETTING
-        q = (q - gain_fixed * towards_slope) / FORGETTING
-        r = (r - gain_slope * towards_slope) / FORGETTING
-        shrink = VARIANCE_MAX / (p + r) if p + r > VARIANCE_MAX else 1.0
         # One sample at most doubles the usual error.
-        usual = self.error_ms + ERROR_RATE * (min(far, 11 * self.error_ms) - self.error_ms)
+        usual = self.error_ms + ERROR_RATE * (min(distance, 11 * self.error_ms) - self.error_ms)
         fixed_ms = self.fixed_ms + gain_fixed * residual
         ms_per_token = self.ms_per_token + gain_slope * residual / THOUSAND
         return PrefillFit(
             fixed_ms=min(max(fixed_ms, FIXED_MS[0]), FIXED_MS[1]),
             ms_per_token=min(max(ms_per_token, MS_PER_TOKEN[0]), MS_PER_TOKEN[1]),
             error_ms=max(usual, 0.001),
-            fixed_variance=p * shrink,
-            slope_variance=r * shrink,
-            covariance=q * shrink,
+            fixed_variance=fixed_variance * shrink,
+            slope_variance=slope_variance * shrink,
+            covariance=covariance * shrink,
             samples=self.samples + 1,
         )
 

@@ -261,10 +261,11 @@ class SimulatedEngine:
         for block in request.blocks:
             before = read[block]
             read[block] = before + change
-            if not before or not before + change:
+            if not before or not before + change:  # No other stream reads it.
                 tokens += BLOCK_TOKENS
                 if not before + change:
                     del read[block]
+        # The last block of a prompt is not full; it counts with the tokens that it has.
         if (
             tokens
             and request.prompt_tokens % BLOCK_TOKENS
