@@ -349,18 +349,11 @@ class TooManyConnections(GatewayError):
         super().__init__("Your address has too many connections open.", retry_after_seconds=1.0)
 
 
-class QuotaExceeded(GatewayError):
-    """A limit refused the request for now; nothing was charged."""
+class RefusedByLimit(GatewayError):
+    """A limit of the tenant refuses the request. The answer has the headers of all limits."""
 
-    status, code, type = 429, "rate_limit_exceeded", "rate_limit_error"
-
-    def __init__(self, refusal: Refusal) -> None:
-        seconds = refusal.retry_after_seconds or 0.0
-        super().__init__(
-            f"The limit of {limit_in_words(refusal.limit)} of {scope_in_words(refusal.scope)} is used up. "
-            f"Try again in {short_time(seconds)}.",
-            retry_after_seconds=seconds,
-        )
+    def __init__(self, refusal: Refusal, message: str, *, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message, retry_after_seconds=retry_after_seconds)
         self.refusal = refusal
         """The decision of the limit, for APIs that have rate-limit headers of their own."""
 
@@ -369,7 +362,22 @@ class QuotaExceeded(GatewayError):
         return {**openai_headers(self.refusal.limit_statuses, self.refusal), **super().headers()}
 
 
-class BudgetExhausted(GatewayError):
+class QuotaExceeded(RefusedByLimit):
+    """A limit refused the request for now; nothing was charged."""
+
+    status, code, type = 429, "rate_limit_exceeded", "rate_limit_error"
+
+    def __init__(self, refusal: Refusal) -> None:
+        seconds = refusal.retry_after_seconds or 0.0
+        super().__init__(
+            refusal,
+            f"The limit of {limit_in_words(refusal.limit)} of {scope_in_words(refusal.scope)} is used up. "
+            f"Try again in {short_time(seconds)}.",
+            retry_after_seconds=seconds,
+        )
+
+
+class BudgetExhausted(RefusedByLimit):
     """A budget refused the request; a retry is useless until the budget's window ends."""
 
     status, code, type = 429, "insufficient_quota", "insufficient_quota"
@@ -377,36 +385,32 @@ class BudgetExhausted(GatewayError):
     def __init__(self, refusal: Refusal) -> None:
         seconds = refusal.retry_after_seconds or 0.0
         super().__init__(
+            refusal,
             f"The budget of {limit_in_words(refusal.limit)} of {scope_in_words(refusal.scope)} does not suffice. "
             f"The next budget begins in {whole_time(seconds)}.",
             retry_after_seconds=seconds,
         )
-        self.refusal = refusal
-        """The decision of the limit, for APIs that have rate-limit headers of their own."""
 
     def headers(self) -> dict[str, str]:
         """Return the state of all limits, and that SDKs must not retry."""
-        limits = openai_headers(self.refusal.limit_statuses, self.refusal)
-        return {**limits, **super().headers(), "x-should-retry": "false"}
+        return {**super().headers(), "x-should-retry": "false"}
 
 
-class RequestExceedsLimit(GatewayError):
+class RequestExceedsLimit(RefusedByLimit):
     """The request can never fit into one of its limits; nothing was charged."""
 
     status, code, type = 429, "request_exceeds_limit", "rate_limit_error"
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(
+            refusal,
             f"The request needs more than the limit of {limit_in_words(refusal.limit)} of "
-            f"{scope_in_words(refusal.scope)} ever allows."
+            f"{scope_in_words(refusal.scope)} ever allows.",
         )
-        self.refusal = refusal
-        """The decision of the limit, for APIs that have rate-limit headers of their own."""
 
     def headers(self) -> dict[str, str]:
         """Return the state of all limits, and that SDKs must not retry."""
-        limits = openai_headers(self.refusal.limit_statuses, self.refusal)
-        return {**limits, **super().headers(), "x-should-retry": "false"}
+        return {**super().headers(), "x-should-retry": "false"}
 
 
 class IdempotencyKeyInUse(GatewayError):

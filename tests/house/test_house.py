@@ -79,9 +79,10 @@ def test_every_error_stands_in_the_table():
     kinds = [
         cls for cls in vars(errors).values() if inspect.isclass(cls) and issubclass(cls, errors.GatewayError)
     ]
-    # The first is only what they have in common, the second has its worker's status and code, and the third that
-    # of PromptTooLong.
-    listed = set(kinds) - {errors.GatewayError, errors.RefusedByWorker, errors.ContextExceeded}
+    # The first two are only what others have in common, the third has its worker's status and code, and the fourth
+    # that of PromptTooLong.
+    common = {errors.GatewayError, errors.RefusedByLimit}
+    listed = set(kinds) - common - {errors.RefusedByWorker, errors.ContextExceeded}
     assert errors_table().count("\n| ") == len(listed)
     assert all(f"`{cls.code}`" in errors_table() for cls in listed)
     # A code that is given to single errors would stand in no table.
