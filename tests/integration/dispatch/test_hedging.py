@@ -307,8 +307,8 @@ async def test_nobody_is_passed_who_waits_for_the_worker_wherever_and_for_whiche
     settings = {**hedging(after_ms=1000), "queueing.release_window_tokens": "1000"}
     most, too_much = (
         ("here " * 480, "also " * 480),
-        "more " * 900,
-    )  # About 600 and 1,100 tokens, nothing in common.
+        "more " * 1400,
+    )  # About 600 and 1,700 tokens, nothing in common.
     async with (
         ScriptedWorker(["m", "n"]) as one,
         ScriptedWorker(["m", "n"]) as other,
