@@ -1,13 +1,15 @@
 """Counters of finished requests in plain Python numbers; counting a request makes no call to prometheus_client.
 
 gateway/telemetry/request_families.py names and explains the metrics, and reads these counters at a scrape. Gauges
-of the present state are in gateway/wiring/gauges.py. Labels are bounded: models and workers come from the settings
-or the catalogue, codes from gateway/domain/errors.py, and tenants are labelled by name until there are `pairs_max`
-pairs of tenant and model. A pair has counters only: histograms are kept by service class and model, and by tenant
-only where the settings ask for it, since each of them is some 18 lines of every scrape.
+of the present state are in gateway/wiring/gauges.py. Labels are bounded: models are those of the catalogue, codes
+those of gateway/domain/errors.py, tenants are labelled by name until there are `pairs_max` pairs of tenant and
+model, and a worker's counters are dropped when it has left the fleet (gateway/wiring/counters_follow_fleet.py).
+A pair has counters only: histograms are kept by service class and model, and by tenant only where the settings ask
+for it, since each of them is some 18 lines of every scrape.
 """
 
 from collections import defaultdict
+from collections.abc import Set as AbstractSet
 
 from gateway.telemetry.histogram import HistogramCounters
 from gateway.telemetry.request_record import CLIENT_CLOSED, OK, OTHER_TENANTS, RequestRecord
@@ -218,6 +220,11 @@ class RequestMetrics:
         if record.answered:
             self._count_answer(record, record.worker, counters)
 
+    def keep_workers(self, present: AbstractSet[str]) -> None:
+        """Drop the counters of all workers but these, which are in the fleet."""
+        for worker in self.workers.keys() - present:
+            del self.workers[worker]
+
     def _count_answer(self, record: RequestRecord, worker: str, pair: PairCounters) -> None:
         """Count the figures of a request that a worker has answered."""
         answering = self.workers[worker]
@@ -260,7 +267,10 @@ class RequestMetrics:
             times.queue.exemplify(record.queue_seconds, trace_id, at)
 
     def _label(self, pair: Pair) -> Pair:
-        """Return the labels of a pair that has no series yet: its own, or those of all further tenants."""
+        """Return the labels of a pair that has no series yet: its own, or the model with all further tenants.
+
+        The bound holds for tenants alone: a catalogue has few models, and each goes on under its own name.
+        """
         if len(self._named) >= self._pairs_max:
             return OTHER_TENANTS, pair[1]
         self._named.add(pair)

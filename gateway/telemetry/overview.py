@@ -1,11 +1,12 @@
 """Totals for the console: since the start and over the last minute, by tenant and by worker.
 
 `Overview` is an observer of request records. The last minute is kept in buckets of one second, so that memory does
-not grow with load.
+not grow with load, nor with workers that come and go: those that have left are dropped by `keep_workers`.
 """
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from heapq import nlargest
 from statistics import median
@@ -150,6 +151,11 @@ class Overview:
             self.workers[record.worker].add(record, second)
         if record.by_shadow:
             self.by_shadow.add(record, second)
+
+    def keep_workers(self, present: AbstractSet[str]) -> None:
+        """Drop the activity of all workers but these, which are in the fleet."""
+        for worker in self.workers.keys() - present:
+            del self.workers[worker]
 
     def shown(self, activity: Activity) -> dict[str, object]:
         """Return the totals and medians of one activity as JSON fields, as of now."""

@@ -10,11 +10,13 @@ from prometheus_client import CollectorRegistry
 
 from gateway.discovery.discovery import Discovery
 from gateway.explorer.request_store import RequestStore
+from gateway.fleet.fleet import Fleet
 from gateway.settings.tree import Settings
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.overview import Overview
 from gateway.telemetry.request_record import RequestRecord
 from gateway.telemetry.tracing import Tracing
+from gateway.wiring.counters_follow_fleet import CountersFollowFleet
 from gateway.wiring.stores import Stores
 from gateway.wiring.telemetry import access_log_of, metrics_of, request_store, tracing_of
 
@@ -34,14 +36,15 @@ class RequestObservers:
 
     @classmethod
     def create(
-        cls, settings: Settings, stores: Stores, discovery: Discovery, stack: AsyncExitStack
+        cls, settings: Settings, stores: Stores, fleet: Fleet, discovery: Discovery, stack: AsyncExitStack
     ) -> "RequestObservers":
         """Return the parts, which the stack closes."""
         access_log = access_log_of(settings, stack)
         tracing = tracing_of(settings, discovery)
         stack.push_async_callback(asyncio.to_thread, tracing.close)
         kept, overview = request_store(settings), Overview(time.monotonic)
-        count_request, metrics = metrics_of(settings)
+        counters, count_request, metrics = metrics_of(settings)
+        fleet.subscribe(CountersFollowFleet(fleet, counters.keep_workers, overview.keep_workers))
         ledger = stores.records.ledger
         observers = (
             # The ledger comes first: an error of another observer cannot keep a request out of it.

@@ -60,8 +60,10 @@ def explorer_of(
     )
 
 
-def metrics_of(settings: Settings) -> tuple[list[Callable[[RequestRecord], None]], CollectorRegistry]:
-    """Return the observers that count requests, and a registry with their metrics and those of the process."""
+def metrics_of(
+    settings: Settings,
+) -> tuple[RequestMetrics, list[Callable[[RequestRecord], None]], CollectorRegistry]:
+    """Return the counters, all observers that count, and a registry with their metrics and those of the process."""
     rules = settings.telemetry.metrics
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more per metric
     registry = CollectorRegistry(auto_describe=True)
@@ -75,7 +77,7 @@ def metrics_of(settings: Settings) -> tuple[list[Callable[[RequestRecord], None]
         gen_ai = GenAiMetrics()
         registry.register(StateCollector(gen_ai_families(gen_ai)))
         observers.append(gen_ai.observe)
-    return observers, registry
+    return metrics, observers, registry
 
 
 def tracing_of(settings: Settings, discovery: Discovery) -> Tracing:

@@ -98,16 +98,21 @@ async def test_a_worker_is_drained_put_to_sleep_and_woken(gateway):
             assert (await workers(running, "wake", "nobody"))[0] == 1
 
 
-async def test_a_worker_that_no_more_renews_its_lease_leaves(gateway):
+async def test_a_worker_that_no_more_renews_its_lease_leaves_and_so_do_its_counters(gateway):
     async with ScriptedWorker() as one, ScriptedWorker() as two:
-        async with gateway(one, discovery="[{kind: redis}]") as running:
+        settings = {"discovery": "[{kind: redis}]", "routing.policy": "round_robin"}
+        async with gateway(one, **settings) as running:
             settings = running.here.gateway.settings
             redis = ScriptCaller(settings.redis.url)
             registry = WorkerRegistry(redis, settings.redis.prefix)
             lent = {"id": "lent", "kind": "sglang", "url": two.url}
             await registry.put(lent, lease_seconds=2)
             await running.until(lambda: up(running, "lent"), 60)
+            await served(running)
             await running.until(lambda: "lent" not in running.here.gateway.fleet, 60)
+            async with running.http.get(running.admin + "/metrics") as page:
+                text = await page.text()
+            assert ('radixgate_worker_requests_total{worker="w0"}' in text, "lent" in text) == (True, False)
             assert await registry.registered() == []
             await redis.close()
 
