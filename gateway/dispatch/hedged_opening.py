@@ -93,7 +93,10 @@ class HedgedOpenings:
     async def _second_attempt(
         self, pending: PendingRequest, attempt: Attempt, first: OpeningStream
     ) -> Attempt | None:
-        """Return a second attempt for the same request; None without room, or if too many requests are retried."""
+        """Return a second attempt for the same request, with its placement reserved; it is not sent yet.
+
+        None without room, if too many requests are retried, or if the first attempt is done by then.
+        """
         if not self._retries.remaining(self._clock()):
             return None
         placement = await self._acquisition.second_placement(pending, attempt.placement)

@@ -187,7 +187,7 @@ class FrameFilter:
         if usage_at >= 0:
             start = _end_of_frames(chunk, usage_at)
             without_usage = chunk[:start]
-            chunk = without_usage + self._with_usage_read(chunk[start:])
+            chunk = without_usage + self._pass_usage(chunk[start:])
 
         # Take out what the client must not know: cached tokens of other tenants, addresses of workers.
         if not self._reports_cached_tokens and MAY_COUNT_CACHED.search(chunk) is not None:
@@ -244,31 +244,34 @@ class FrameFilter:
                 return chunk[:start]
         return chunk
 
-    def _with_usage_read(self, chunk: bytes) -> bytes:
-        """Read the usage in frames, and return those frames that pass, as they pass."""
+    def _pass_usage(self, chunk: bytes) -> bytes:
+        """Take in the usage in frames, running or final, and return those frames that pass, as they pass."""
         if self._running_usage and _NO_CHOICES.search(chunk) is None:
-            return self._with_running_usage_read(chunk)
+            return self._pass_running_usage(chunk)
         passed, at = list[bytes](), 0
         for start, end in _frames_with(_USAGE, chunk):
             frame = chunk[start:end]
             running = self._running_usage and _NO_CHOICES.search(frame) is None
             self.tally.unread += chunk[at : start if running else end]
-            read = self._with_running_usage_read if running else self._read_usage
+            read = self._pass_running_usage if running else self._pass_final_usage
             passed += chunk[at:start], read(frame)
             at = end
         self.tally.unread += chunk[at:]
         return b"".join((*passed, chunk[at:]))
 
-    def _with_running_usage_read(self, frames: bytes) -> bytes:
-        """Read the running usage in frames with choices, and return them without it."""
+    def _pass_running_usage(self, frames: bytes) -> bytes:
+        """Take in the running usage in frames with choices; return the frames, without it unless the client asked.
+
+        Of an answer with one choice the frames are only kept: the last ones are read if no final usage comes.
+        """
         if self._answers == 1:
             self.tally.last_counted = frames
         else:
             self.tally.read_usage(frames)
         return frames if self._wants_running_usage else RUNNING_USAGE.sub(b"", frames)
 
-    def _read_usage(self, frame: bytes) -> bytes:
-        """Read a frame's usage; return the frame, or nothing for a usage frame that the client did not ask for."""
+    def _pass_final_usage(self, frame: bytes) -> bytes:
+        """Read the usage of the whole answer; return its frame, or nothing if the client did not ask for it."""
         try:
             decoded = _DECODER.decode(_payload(frame))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -57,6 +57,7 @@ class InferenceHandlers:
             )
             for surface in Surface
         }
+        # A response may outlive its handler: the handler above for it is replaced.
         compaction = partial(CompactionDialect, store=stores.responses, conversations=stores.conversations)
         input_tokens = partial(InputTokensDialect, store=stores.responses, conversations=stores.conversations)
         return handlers | {

@@ -1,4 +1,7 @@
-"""The console's views of one gateway and of all gateways together; each works without a database."""
+"""The console's views of one gateway and of all gateways together; each works without a database.
+
+What /health/ready answers is decided here too, see `_state`.
+"""
 
 import asyncio
 from collections import Counter

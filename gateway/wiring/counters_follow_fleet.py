@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from gateway.fleet.fleet import Fleet, FleetListener
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.worker import Worker
 from radix_cache.match import WorkerId
 
 
-class CountersFollowFleet(FleetListener):
+class CountersFollowFleet:
     """Notifies counters of the workers in the fleet, each time that one has left; see FleetListener.
 
     All that are absent are dropped, not only the one that has left: an answer that ends after its worker has left
@@ -19,8 +20,20 @@ class CountersFollowFleet(FleetListener):
         self._fleet = fleet
         self._keep_workers = keep_workers
 
+    def capacity_freed(self) -> None:
+        """Do nothing: counters only grow while a worker is in the fleet."""
+
+    def cache_lost(self, worker: WorkerId) -> None:
+        """Do nothing: what was counted stays."""
+
+    def reported(self, worker: Worker) -> None:
+        """Do nothing: requests are counted, not reports."""
+
     def left(self, worker: WorkerId) -> None:
         """Drop what is counted for workers that are not in the fleet."""
         present = frozenset(each.id for each in self._fleet)
         for keep in self._keep_workers:
             keep(present)
+
+    def provider_rests(self, worker: WorkerId, seconds: float) -> None:
+        """Do nothing: a provider that rests stays in the fleet."""

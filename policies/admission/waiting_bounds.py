@@ -1,6 +1,6 @@
-"""The arithmetic of a waiting room: when it is full, how long a request may wait, when a refused client returns.
+"""The arithmetic of a waiting room: when it is full, when a standing queue sheds, when a refused client returns.
 
-The waits themselves are ended in gateway/queueing/waiting_room.py.
+How long a request may wait in all is a setting; gateway/queueing/waiting_room.py ends the waits.
 """
 
 from collections import deque

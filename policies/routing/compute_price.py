@@ -3,10 +3,11 @@
     price = mean over workers of min(s Q0, BACKLOG_MAX_MS) / backlog_ms min(1, R / light)
     light = S / s / (2 sum of 1 / s over workers)      half of the worker's fair part of all S requests, by speed
 
-The symbols are those of cost.py. An idle fleet has no price: replicating a prefix is free there, and fastest. Where
-all workers have a backlog it is high: computing a prefix twice takes time from every request. A longer backlog at
-one worker is a long prompt, or a queue that requests can avoid, and says no more of the others: with the default
-`backlog_ms` no price is above 6.
+Q0 are the uncached tokens that were sent to a worker and whose prefill has not ended, computed ones included; the
+other symbols are those of cost.py. An idle fleet has no price: replicating a prefix is free there, and fastest.
+Where all workers have a backlog it is high: computing a prefix twice takes time from every request. A longer
+backlog at one worker is a long prompt, or a queue that requests can avoid, and says no more of the others: with the
+default `backlog_ms` no price is above 6.
 
 A worker with fewer streams than `light` is lightly used: it has joined lately, or is slow, and holds little that is
 asked for, while the others work for its part too. Its price is lower, and zero if it has no stream.

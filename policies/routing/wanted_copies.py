@@ -87,20 +87,21 @@ def copy_terms(
         if part.end <= matched:
             continue
         ms = ms_per_token * (part.end - max(part.begin, matched))
-        share, fee = part.share, 0.0
+        share = part.share
+        extra = 0.0  # what a millisecond of computing the part costs besides itself
         if part.coming:
             copied += ms
-            fee = worker_price
+            extra = worker_price
             if not share:
-                fee += harm * (part.holders + 1) / (part.requests + part.holders + 1)
-            fees += ms * fee
+                extra += harm * (part.holders + 1) / (part.requests + part.holders + 1)
+            fees += ms * extra
         else:
-            if lacking_streams > 0:
+            if lacking_streams > 0:  # More of it is charged to later requests on a lightly used worker.
                 lack = min(part.requests, lacking_streams)
                 share = max(share, lack / (lack + part.holders + 1))
             if share:
                 copied += ms
             else:
-                fee = price + harm
-        copy -= max(ms * copy_share * share, min(part.regret_ms, ms * (1 + fee)))
+                extra = price + harm
+        copy -= max(ms * copy_share * share, min(part.regret_ms, ms * (1 + extra)))
     return copy, copied, fees

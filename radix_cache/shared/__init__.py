@@ -11,4 +11,7 @@ index), worker_capacity, sent_predictions, unsent_paths. Beside it run replica_r
 gateways, and reads a snapshot of a shard) and index_maintenance (evicts, by fair_shares; older_layouts removes old
 indexes). Tools inspect the index from outside: tree_dump, index_counts, tree_drawing, audit and repair.
 feed_lease_store keeps the leases on the workers' KV events.
+
+Each change that TreeStore sends is a verb with a file of its own in lua: hold, shorten, predict, withdraw (of a
+prediction), cut, evict, clear. They use lua/tree.lua and lua/holders.lua, and lua/log.lua writes what they changed.
 """

@@ -2,7 +2,7 @@
 
 Changes that the replica does not show yet, or that Redis could not take, are kept in this process.
 
-              match                       record, confirm, shorten, forget
+              match                    record, confirm, hold, shorten, forget
                 |                                     |
         +-------v--------+   messages   +-------+  scripts   +---------+
         |    replica     |<-------------| Redis |<-----------|  store  |
@@ -251,11 +251,11 @@ class SharedIndex:
         worker: WorkerId,
         tier: Tier = Tier.GPU,
     ) -> None:
-        """Record that `worker` holds this path in this tier or a faster one.
+        """Record that `worker` holds this path in this tier or a faster one, and send that to Redis.
 
-        Until the replica shows that, `match` counts a path on the GPU as pending at this worker. Nothing is sent if
-        the replica shows all of the path, used in the last USED_SECONDS; else Redis walks the tree from the first
-        node that lacks something.
+        Nothing is sent if the replica shows all of the path, used in the last USED_SECONDS; else lua/hold.lua walks
+        the tree in Redis from the first node that lacks something. Until the replica shows the change, `match`
+        counts a path on the GPU as pending at this worker.
         """
         tenure, path = self.replica.tenures.get(worker), UnsentPath(namespace, hashes, worker, tier)
         if tenure is None or (self._lost_shards and self._is_lost(namespace, hashes)):

@@ -1,4 +1,8 @@
-"""The TTFT target of a service class: which routes meet it, and what happens to a request if none does."""
+"""The TTFT target of a service class: which routes meet it, and what happens to a request if none does.
+
+What ends a request's wait sooner than the bound of its waiting room is decided here too (`wait_end`): the target,
+the timeout that its client asked for, and shedding from a standing queue.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,21 +1,30 @@
--- What reserving and settling do to the meters of all limits of a call.
+-- What reserving and settling do to the meters of all limits of a call. A meter is the usage of one limit: windows.lua.
 
 -- Replaces what a lease was charged by the actual cost, in every limit but those of concurrency.
 --
--- `ending` is {lease, number, cost, total, settles, restored, age_ms}: the stored record (nil if it is gone), the
--- lease's number in it, the reserved and the actual cost, whether it is settled rather than released, the key of restore (nil for none), and how long ago it
--- ended. Marks the meters that are `changed`, and adds the number and the usage of limits that are due to `alerts`.
+-- `ending` says which lease ends, and how:
+--   lease     the stored record (leases.lua); nil if it is gone
+--   number    of the lease in this record
+--   reserved  cost by unit that was reserved
+--   actual    cost by unit that is charged in its place
+--   settles   whether the lease is settled; else it is released
+--   restored  key with the times at which long windows were put back after a loss of data (restore.lua); nil for none
+--   age_ms    ms since the lease ended
+-- A receipt tells whether what was charged still counts in the meter: when the window ends in which it was charged or,
+-- of a smooth limit, when it will have drained.
+--
+-- Marks the meters that are `changed`, and adds the number and the usage of limits that are due to `alerts`.
 local function end_charges(layout, keys, meters, changed, alerts, now, ending)
-  local lease, total, settles, limits = ending.lease, ending.total, ending.settles, layout.limits
+  local lease, actual, settles, limits = ending.lease, ending.actual, ending.settles, layout.limits
   for at = 1, #limits do
     local limit = limits[at]
     local charged = lease and lease.charges[2 * at - 1]
     if limit.unit ~= 0 and charged ~= -1 then
       local meter = meters[at]
-      local more = total[limit.unit] - ending.cost[limit.unit]
+      local more = actual[limit.unit] - ending.reserved[limit.unit]
       if charged then
         local receipt = receipt_in(limit, charged, lease.charges[2 * at], ending.number)
-        changed[at] = settle(meter, limit, now, charged, total[limit.unit], receipt) or changed[at]
+        changed[at] = settle(meter, limit, now, charged, actual[limit.unit], receipt) or changed[at]
       elseif settles and more > 0 and not (ending.age_ms > 0
         and is_counted(ending.restored, limit, keys[limit.key], math.floor(now / 1000) - ending.age_ms)) then
         charge(meter, limit, now, more)

@@ -13,7 +13,7 @@
 verbs.finish = function(keys, args)
   local now = now_us()
   local id, settles, fingerprint = args[1], args[3] == '1', args[4]
-  local cost, actual, layout = cost_of(args[6]), cost_of(args[7]), layout_of(args[10])
+  local reserved, actual, layout = cost_of(args[6]), cost_of(args[7]), layout_of(args[10])
   local number = tonumber(args[11])
   local lease, alerts = lease_of(keys[1]), {1}
   if lease and (lease.owner ~= id or has_ended(lease, number)) then
@@ -23,8 +23,8 @@ verbs.finish = function(keys, args)
   end_charges(layout, keys, meters, changed, alerts, now, {
     lease = lease,
     number = number,
-    cost = cost,
-    total = settles and actual or NOTHING,
+    reserved = reserved,
+    actual = settles and actual or NOTHING,
     settles = settles,
     restored = keys[tonumber(args[8])],
     age_ms = tonumber(args[9]),

@@ -63,15 +63,15 @@ verbs.settle_and_reserve = function(keys, args)
   -- Settle the leases that ended.
   local gone = {}
   for place = 1, ended do
-    local owner, its_cost, count = args[at_arg], cost_of(args[at_arg + 1]), tonumber(args[at_arg + 2])
+    local owner, reserved, count = args[at_arg], cost_of(args[at_arg + 1]), tonumber(args[at_arg + 2])
     local known, number = lease_from(stored[place]), tonumber(args[at_arg + 3])
     local record, gone_before = known or unknown_lease(owner, now_ms + lease_ms, '', number), #gone
-    local ending = {lease = known, cost = its_cost, settles = true, age_ms = 0}
+    local ending = {lease = known, reserved = reserved, settles = true, age_ms = 0}
     at_arg = at_arg + 3
     for _ = 1, count do
       number = tonumber(args[at_arg])
       if record.owner == owner and not has_ended(record, number) then
-        ending.number, ending.total = number, cost_of(args[at_arg + 1])
+        ending.number, ending.actual = number, cost_of(args[at_arg + 1])
         end_charges(layout, keys, meters, changed, alerts, now, ending)
         mark_ended(record, number)
         gone[#gone + 1] = member_of(owner, number)

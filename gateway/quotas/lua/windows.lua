@@ -87,6 +87,7 @@ local function reset_us(meter, limit, now)
   return math.max(0, meter.mark - now)
 end
 
+-- Returns until when what was just charged counts in the meter: the end of its window, or when it will have drained.
 local function receipt_of(meter, limit, now)
   return limit.reset == 'smooth' and now + reset_us(meter, limit, now) or meter.mark
 end

@@ -4,6 +4,9 @@ Every worker is called with chat completions, even one that has a responses rout
 responses in its memory, readable by any caller that knows the id, and the conversation could continue only at that
 worker. The gateway stores responses in its database for their tenant, and any worker can continue the conversation.
 
+POST /v1/responses is served by `_serve_response` of gateway/web/inference_handlers.py, which makes the
+ResponsesExchange of exchange.py and passes it to the pipeline.
+
 - What does a request look like, and how does it become a chat completion request? wire.py, items.py,
   messages.py, request_translation.py
 - How do tools become functions, and which stored items does a reference name? tools.py, references.py

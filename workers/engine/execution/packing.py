@@ -1,4 +1,4 @@
-"""The packing of a step plan into flat tensors.
+"""The packing of a step plan into flat tensors. The plan is written as StepItem of plan.py writes its items.
 
 plan      a 5+1!   b 0+4   c 9+1!   d 6+3~2!
 packed    a5 | c9 | d6 d7 d8 | b0 b1 b2 b3     continued sequences before new ones, by length and then by position,
@@ -39,7 +39,8 @@ def pack(items: Sequence[StepItem], device: torch.device, padding: Sequence[int]
     last_rows: dict[int, int] = {}
     lora_rows: dict[str, list[int]] = {}
     spans = []
-    # A finished row of a static batch attends to as many positions as the longest: no sequence can leave the batch.
+    # A static batch ends as a whole: a row whose sequence has ended stays as padding of one token, and attends to
+    # as many positions as the row that has the most.
     reach = max((item.start for item in items), default=0)
     starts = [item.start for item in items] + [reach if count == 1 else 0 for count in padding]
     counts = [item.count for item in items] + list(padding)

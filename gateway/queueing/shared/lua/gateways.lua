@@ -5,8 +5,8 @@
 --   lease in ms
 -- Outcome 1 {{gateways whose lease is over}, {worker, tokens queued, streams, KV tokens, ...}}
 function verbs.beat(keys, args)
-  local lease = tonumber(args[11 + tonumber(args[10])])
   if not begin(keys, args) then return {-2, -1, 0} end
+  local lease = tonumber(next_arg(args))
   if lease == 0 then
     drop_all_of(args[1])
     call('ZREM', gateways, args[1])
@@ -19,7 +19,7 @@ function verbs.beat(keys, args)
 end
 
 -- reap: frees what a gateway holds whose lease is over.
---   the gateway, ms by which the clock is ahead: 0
+--   the gateway, ms by which its lease is taken to end sooner: 0 but in tests
 -- Outcome 0: it has a lease.
 function verbs.reap(keys, args)
   if not begin(keys, args) then return {-2, -1, 0} end
