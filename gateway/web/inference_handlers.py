@@ -57,7 +57,7 @@ class InferenceHandlers:
             )
             for surface in Surface
         }
-        # A response may outlive its handler: the handler above for it is replaced.
+        # A response may outlive its handler, so `_serve_response` replaces the handler that was made for it above.
         compaction = partial(CompactionDialect, store=stores.responses, conversations=stores.conversations)
         input_tokens = partial(InputTokensDialect, store=stores.responses, conversations=stores.conversations)
         return handlers | {
