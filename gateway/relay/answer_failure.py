@@ -12,7 +12,9 @@ from workers.adapter import FailureKind, WorkerUnreachable
 log = logging.getLogger(__name__)
 
 
-def fail(error: StreamError | None, begun: bool, request: InferenceRequest, progress: Progress) -> NoReturn:
+def raise_failure(
+    error: StreamError | None, begun: bool, request: InferenceRequest, progress: Progress
+) -> NoReturn:
     """Raise the error of an answer that reports one, or that ended without a sign of its end.
 
     `begun`: whether the client has had the beginning of it.

@@ -10,7 +10,7 @@ from gateway.domain.exchange import Exchange
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_usage import TokenUsage, read_usage
 from gateway.fleet.response_shape import ResponseShapes
-from gateway.relay.answer_failure import fail, refusal_of
+from gateway.relay.answer_failure import raise_failure, refusal_of
 from gateway.relay.answer_memory import AnswerMemory
 from gateway.relay.frame_filter import FrameFilter
 from gateway.relay.redaction import TRANSFER_FIELD, without_cached_tokens, without_transfers
@@ -106,7 +106,7 @@ async def _relay_whole(
         if kind == "application/json":
             error = error_in_answer(body) if ERROR_FIELD in body else None
             if error is not None:
-                fail(error, False, request, progress)
+                raise_failure(error, False, request, progress)
             progress.usage = _usage(body)
             if request.generates:
                 progress.tally = AnswerTally(body)

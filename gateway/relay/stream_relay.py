@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from gateway.domain.errors import GatewayError, RefusedByWorker, StreamInterrupted, WorkerError
 from gateway.domain.exchange import Exchange
 from gateway.domain.request import InferenceRequest
-from gateway.relay.answer_failure import fail
+from gateway.relay.answer_failure import raise_failure
 from gateway.relay.frame_filter import FrameFilter
 from gateway.telemetry.request_record import Progress
 from workers.adapter import StreamBroken, WorkerAnswer, WorkerUnreachable
@@ -60,7 +60,7 @@ class StreamRelay:
             # The stream has ended: as a failure of the worker, or with `[DONE]` or all finish reasons.
             rest = frames.end()
             if frames.error is not None or (request.generates and not frames.ended):
-                fail(frames.error, self._begun, request, progress)
+                raise_failure(frames.error, self._begun, request, progress)
             if not self._begun:
                 await self._exchange.begin(self._answer.status, EVENT_STREAM, headers)
             await self._exchange.end(self._last + rest)

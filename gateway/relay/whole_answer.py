@@ -3,7 +3,7 @@
 from gateway.domain.errors import RefusedByWorker, StreamInterrupted
 from gateway.domain.request import InferenceRequest
 from gateway.fleet.response_shape import ResponseShapes
-from gateway.relay.answer_failure import fail
+from gateway.relay.answer_failure import raise_failure
 from gateway.relay.answer_memory import AnswerMemory
 from gateway.relay.faithful_streams import has_faithful_stream
 from gateway.relay.frame_filter import FrameFilter
@@ -90,7 +90,7 @@ async def _aggregated(
                 progress.frames += 1
             memory.add(aggregator.bytes_kept - before)
             if frames.error is not None:
-                fail(frames.error, False, request, progress)
+                raise_failure(frames.error, False, request, progress)
         for payload in (*reader.feed(frames.end()), *reader.end()):
             aggregator.add(payload)
         return aggregator.body(done=reader.done)

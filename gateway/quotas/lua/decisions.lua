@@ -95,7 +95,8 @@ local function take(layout, meters, running, charges, changed, now, count)
   end
 end
 
--- Returns the numbers of running leases by the limit's number, of limits of concurrency.
+-- Returns the numbers of running leases by the limit's number, of limits of concurrency. Leases that have not been
+-- renewed, as those of a crashed gateway, run no more.
 local function running_of(layout, keys, now_ms)
   local running = {}
   for at, limit in ipairs(layout.limits) do
