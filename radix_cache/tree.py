@@ -1,5 +1,9 @@
 """A compressed radix tree over chained block hashes, which records the prefixes that each holder has.
 
+The index that all gateways share is not this tree: it is in Redis (shared/lua/tree.lua), with a copy in each
+gateway (shared/replica.py). This one is in the memory of one process, for local_index.py, the simulation and
+benchmarks.
+
 A node is a run of blocks within which no path branches. In this example two prompts have six blocks in common, then
 three of their own each; worker W has both prompts, V only the first four blocks of the first one:
 

@@ -131,6 +131,9 @@ class Attempts:
         attempt = pending.attempt
         assert attempt is not None
         placement = attempt.placement
+        # This has to be called before anything is waited for, so that the next request is ranked with this prompt's
+        # blocks at its worker. The adapter calls it once the request is written, or while a connection opens;
+        # where the call runs in a task of its own, that is too late, and it is called here.
         predict = partial(self._predict, pending, attempt)
         call = make_call(placement, predict)
         attempt.first_byte_seconds_max = call.first_byte_seconds_max

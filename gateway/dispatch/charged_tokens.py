@@ -2,9 +2,13 @@
 
     an answer with usage          the worker's count
     a refused request             no tokens
-    a stream that was cut         the running usage of its choices, else the tokens of the text that came
+    a stream that was cut         the running usage of its choices, else the tokens of the text that came: at least
+                                  one for each frame that was passed on, and none before the first one
     a whole answer, abandoned     the tokens for which the worker had time, in each choice: an estimate
-    an impossible count           the tokens of the text
+    an impossible count           the tokens of the text, as of a stream
+
+In all but the first two, the prompt counts as long as the gateway has counted it, unless the running usage says
+better, and the answer as no longer than it could have been.
 
 A count is impossible if it exceeds what was asked for or what fits into the model's context. It is not charged: it
 would use up the tenant's quotas and budgets for as long as these last.
@@ -105,6 +109,7 @@ def own_count(
     if usage is None:
         output_tokens = max(progress.frames, tally.text_tokens(ctx.model.encoder.count_answer_text))
         return ChargedTokens(prompt_tokens=prompt.prompt_tokens, output_tokens=min(output_tokens, most))
+    # Running usage has the prompt of a single choice: that of the request only if all choices are of one prompt.
     one_prompt = answers == ctx.request.choices
     return ChargedTokens(
         prompt_tokens=usage.prompt_tokens if one_prompt else prompt.prompt_tokens,

@@ -1,4 +1,9 @@
-"""The leases of this process: kept while their requests run, and ended without keeping a request waiting."""
+"""The leases of this process: kept while their requests run, and ended without keeping a request waiting.
+
+Quota is reserved and settled through a chain of stores, of which this is the outer end:
+
+    leases -> escrow (reserved ahead) -> failover_store -> redis_store, or local_store while Redis is away
+"""
 
 import asyncio
 import logging

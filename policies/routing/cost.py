@@ -219,7 +219,8 @@ class CostPolicy:
             compute, harm = price.of_fleet, options.harm * decoding.running
             lacking_streams = 0.0 if worker.away_tokens else price.light_share / ms_per_token - streams
             if lacking_streams > 0:
-                compute *= streams / (streams + lacking_streams)  # ComputePrice.on
+                # As ComputePrice.on, written out; `light` is the sum below.
+                compute *= streams / (streams + lacking_streams)
             copy = copied = fees = 0.0
             if wanted:
                 copy, copied, fees = copy_terms(

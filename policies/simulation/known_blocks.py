@@ -1,4 +1,4 @@
-"""The prefix index of a simulated deployment: the gateway's radix tree, fed by the engines' KV events.
+"""The prefix index of a simulated deployment: a radix tree (radix_cache/tree.py), fed by the engines' KV events.
 
 An engine reports what it has computed as a path of blocks, and what it has evicted as single blocks. The path to a
 block is that of any request that had the block, since block ids are chained.

@@ -37,13 +37,17 @@ class Look(NamedTuple):
 
     pending: PendingRequest
     closed: ClosedWorkers | None
+    """The workers that requests before this one wait for. None: it has just come, and no other waits; no worker is
+    closed to it, and it closes none."""
     window: DispatchWindow
     hold: float | None
     """How much more than the best worker another one may cost; see close_enough_to_best."""
     crowds: bool
     """Whether its tenant has more requests waiting, while tenants contend."""
     is_narrow: bool
+    """Whether the narrow dispatch window holds for it: it is batch work, or its tenant crowds."""
     patient: bool
+    """Whether it fills the workers that others leave; see DispatchWindow.is_patient."""
 
 
 class OwnTurnPlacements:

@@ -44,7 +44,8 @@ end
 -- others the meter must stay within the amount.
 --
 -- Returns the limit that would refuse it for longest (0: none), how long in us (-1: for ever), the charges of a lease
--- of this cost, without receipts, and the shadow limits that would have refused it.
+-- of this cost, without receipts, and the shadow limits that would have refused it. A shadow limit that would have
+-- refused it charges nothing for this lease: its charge is -1, here and in end_charges and take.
 local function judge(layout, meters, running, cost, now)
   local worst, worst_wait, charges, shadowed = 0, 0, {}, {}
   for at, limit in ipairs(layout.limits) do

@@ -4,7 +4,8 @@
     anything else, also what is no HTTP                                  aiohttp, from the request's first byte on
 
 Whether a request is plain is decided by its head, before anything is done about it. Once aiohttp has a request of a
-connection, it has all that follow. Parsing is llhttp's (package httptools).
+connection, it has all that follow. A gateway in a cell has no such connections: there aiohttp serves all, and
+gateway/web/cell_relay.py passes on what belongs to other cells. Parsing is llhttp's (package httptools).
 """
 
 import asyncio

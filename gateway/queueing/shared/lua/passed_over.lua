@@ -2,7 +2,8 @@
 -- its workers changes.
 --
 -- The rules are VainLook and is_no_wider of policies/admission/passed_over.py. A look at a request is in vain if
--- best_route finds no worker. One gateway alone looks at every request anew.
+-- best_route finds no worker. One gateway alone keeps the last ranking of each request instead, for most of its looks:
+-- gateway/dispatch/last_ranking.py.
 --
 -- A `round` is the search for the turns of one queue in one call: see in_turn.
 

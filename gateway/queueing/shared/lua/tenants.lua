@@ -1,12 +1,13 @@
 -- The tenants that wait in a queue, in fair order: their tickets, start tags and finish tags, and the virtual time.
 -- The request that goes next is chosen by first_waiting of turns.lua.
 --
--- One gateway alone does this in policies/queueing/sfq.py: enqueue, give_turn and correct here are arrive, next and
--- correct of Sfq there. Only here the tickets of a tenant are in the order of their numbers, and turns have bounds
--- (is_ahead, by policies/cell_turns.py).
+-- One gateway alone does this in policies/queueing/sfq.py: enqueue and correct here are arrive and correct of Sfq,
+-- whose `next` chooses a request, as first_waiting does, and charges its tenant, as give_turn does. Only here the
+-- tickets of a tenant are in the order of their numbers, and turns have bounds (is_ahead, by policies/cell_turns.py).
 
 local FINISH_MAX = 10000
 
+-- Returns the name of a ticket in `tickets`, which are in the order of their names.
 local function ticket_of(id, record)
   return record.tenant .. '\0' .. string.format('%016d', record.number) .. '\0' .. id
 end
@@ -16,7 +17,7 @@ local function tickets_of(queue, tenant, count)
   return call('ZRANGEBYLEX', queue.tickets, '[' .. tenant .. '\0', '(' .. tenant .. '\1', 'LIMIT', 0, count)
 end
 
--- Returns the member of `active` for a tenant with this first ticket.
+-- Returns the member of `active` for a tenant with this first ticket: its number, and the tenant.
 local function member(ticket, tenant)
   return ticket and string.sub(ticket, #tenant + 2, #tenant + 17) .. '\0' .. tenant
 end

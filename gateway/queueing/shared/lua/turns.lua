@@ -33,12 +33,12 @@ local function first_waiting(queue, round)
     if not round.tenant then
       round.active, round.start = head(queue, round)
       if not round.active then return nil end
-      round.tenant = string.sub(round.active, 18)
+      round.tenant = string.sub(round.active, 18) -- Behind the 16 digits of a number, and \0: see member.
       round.tickets = round.memory.tickets[round.tenant] or tickets_of(queue, round.tenant, PASSED_OVER_OF_FLOW_MAX)
     end
     local tenant, passed_over = round.tenant, round.passed_over[round.tenant] or 0
     local ticket = round.tickets[passed_over + 1]
-    local id = ticket and string.sub(ticket, #tenant + 19)
+    local id = ticket and string.sub(ticket, #tenant + 19) -- Behind tenant, \0, 16 digits, and \0: see ticket_of.
     if id and is_in_vain(queue, round, id) then
       if not may_pass_over(round) then return nil end
       pass_over(round, tenant)
@@ -119,7 +119,20 @@ local function by_last(one, other)
 end
 
 -- Returns the queues that may grant a turn, first those that granted one longest ago; and the number of the last turn.
--- Each has a round: how many requests were passed over, by tenant and in all, and which workers are closed.
+-- Each has a `round`, the search for its turns in this call, with these fields:
+--
+-- passed_over  how many requests were passed over, by tenant
+-- count        how many in all
+-- looks        how many of these were looked at in this call; the others were known to be in vain
+-- behind       how many tenants at the head of the order are done with: see first_waiting
+-- closed       the workers that earlier requests wait for: see best_route
+-- memory       what searches of this queue have found: see recall; set by grant_one
+-- heads        tenants in order, as members of `active` and their start tags, as read last; nil: to be read again
+-- heads_at     how many tenants are before the first of `heads`
+-- tenant       the tenant that is looked at; nil: the next one is to be taken
+-- active       its member of `active`
+-- start        its start tag
+-- tickets      its first tickets
 local function in_turn(background)
   local found, last = {}, 0
   for i, queue in ipairs(queues) do
