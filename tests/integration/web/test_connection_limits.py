@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.runtime import server
+from gateway.runtime import listener_runner
 from gateway.settings.types import Network, address_of
 from gateway.web.middleware.connection_limits import ConnectionLimiter
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -65,7 +65,7 @@ async def test_connections_of_a_trusted_proxy_have_no_bound(gateway):
 
 
 async def test_headers_that_come_byte_by_byte_do_not_keep_a_connection(gateway, monkeypatch):
-    monkeypatch.setattr(server, "KEEPALIVE_SECONDS", 0.3)
+    monkeypatch.setattr(listener_runner, "KEEPALIVE_SECONDS", 0.3)
     async with ScriptedWorker() as worker, gateway(worker) as running:
         reader, writer = await connected(running)
         ended = asyncio.create_task(reader.read())
