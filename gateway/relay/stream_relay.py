@@ -65,9 +65,8 @@ class StreamRelay:
                 await self._exchange.begin(self._answer.status, EVENT_STREAM, headers)
             await self._exchange.end(self._last + rest)
         except StreamBroken as err:
-            if (
-                self._begun
-            ):  # The client has the beginning of this answer, which another worker cannot continue.
+            if self._begun:
+                # The client has the beginning of this answer, which another worker cannot continue.
                 raise StreamInterrupted from err
             raise WorkerUnreachable(str(err)) from err
         except WorkerError as err:
