@@ -3,9 +3,9 @@
     async with adapter.stream(call) as answer:        # entered when the first bytes have arrived
         async for chunk in answer.chunks(): ...
 
-* `WorkerUnreachable` is raised before the first byte of an answer. Nothing has been sent to the client yet, so
-another
-  worker may be tried. It has the kind of failure; an error of the client never counts against a worker.
+* `WorkerUnreachable` is raised before the first byte of an answer, also for an answer of status 5xx or 429. Nothing
+  has been sent to the client yet, so another worker may be tried. It has the kind of failure; an error of the
+  client never counts against a worker.
 * `StreamBroken` is raised after the first byte. Apart from cancellation, nothing else is raised.
 * A refusal (status 4xx, possibly with an empty body) is an answer like any other; the worker is healthy.
 * Leaving the context early, for whatever reason, makes the worker stop.

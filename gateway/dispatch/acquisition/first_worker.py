@@ -1,7 +1,8 @@
 """The wait for the first worker of a model, which an autoscaler may be starting.
 
     no worker --the model's settings say so--> waits, and counts as waiting --a worker serves it--> ranked
-                                                 '--time is over--> no_worker
+                                                 |--time is over--> no_worker
+                                                 '--its client's timeout is over--> deadline_exceeded
 
 These requests stand in no waiting room, since there is nothing to rank and no turn to give.
 """
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from gateway.dispatch.pending_request import PendingRequest
-from gateway.domain.errors import Overloaded
+from gateway.domain.errors import ClientTimeoutPassed, Overloaded
 from gateway.fleet.fleet import Fleet
 
 
@@ -35,16 +36,18 @@ class FirstWorkerWait:
     async def wait(self, pending: PendingRequest, requests_max: int) -> bool:
         """Wait for the first worker of the request's model, and return whether there is one.
 
-        `requests_max` bounds how many requests may wait. Raises Overloaded, and what `close` was given.
+        `requests_max` bounds how many requests may wait. Raises Overloaded,
+        ClientTimeoutPassed, and what `close` was given.
         """
         model, ticket = pending.ctx.model, pending.ticket
         if not model.first_worker_seconds_max or pending.failed_workers or ticket is None:
             return False
         if self._fleet.serving(model.name):
             return False  # It has workers, but none that could take this request.
-        until = ticket.arrived_at + model.first_worker_seconds_max
-        if pending.ctx.expires_at is not None:
-            until = min(until, pending.ctx.expires_at)
+        until, expires_at = ticket.arrived_at + model.first_worker_seconds_max, pending.ctx.expires_at
+        client_gives_up = False
+        if expires_at is not None and expires_at < until:
+            until, client_gives_up = expires_at, True
         if self._closing is not None:
             raise self._closing
         if len(self.waiting) >= requests_max:
@@ -57,6 +60,8 @@ class FirstWorkerWait:
             async with asyncio.timeout(max(0.0, until - self._clock())):
                 await woken
         except TimeoutError:
+            if client_gives_up:
+                raise ClientTimeoutPassed from None
             return False
         finally:
             del self.waiting[woken]

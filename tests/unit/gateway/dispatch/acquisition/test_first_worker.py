@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain.errors import NoWorker, Overloaded, ShuttingDown
+from gateway.domain.errors import ClientTimeoutPassed, NoWorker, Overloaded, ShuttingDown
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import MODEL, DispatchStage, until_idle
 from workers.adapter import WorkerUnreachable
@@ -53,6 +53,13 @@ async def test_the_wait_ends_with_the_error_that_there_is_no_worker(stage):
     task, _ = acquire(stage, model=replace(MODEL, first_worker_seconds_max=0.01))
     with pytest.raises(NoWorker):
         await task
+    assert not stage.acquisition.first_worker.counts()
+
+
+async def test_the_wait_ends_with_the_client_s_own_timeout_if_that_is_sooner(stage):
+    request = stage.pending(stage.context(model=SCALED, expires_at=stage.clock() + 0.01))
+    with pytest.raises(ClientTimeoutPassed):
+        await stage.acquisition.acquire(request)
     assert not stage.acquisition.first_worker.counts()
 
 
