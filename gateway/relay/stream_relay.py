@@ -97,7 +97,10 @@ class StreamRelay:
         self._progress.output_sent(self._frames.frames)
 
     def take(self, piece: bytes) -> bool:
-        """Send a piece where it arrives; False: the request's task has to do it."""
+        """Send a piece where it arrives; False: the request's task has to do it.
+
+        The connection to the worker calls it: `offer` of the answer hands it there.
+        """
         ready = self._frames.feed_plain(piece) if self._exchange.writes_at_once else None
         if ready is None:
             return False

@@ -210,6 +210,7 @@ class HttpCall:
         return HttpAnswer(connection, first, call.idle_seconds_max)
 
     async def __aexit__(self, *_: object) -> None:
+        """Keep the connection if the answer was read to its end; else close it, which stops the worker's work."""
         self._connection.release()
 
 

@@ -87,29 +87,21 @@ class OwnTurnPlacements:
         """Rank the request as of now and take the best worker that has room; return None if none has.
 
         `closed`: workers that requests before this one wait for; the workers that this request waits for are added.
-        It is None for a request that has just come while no other request waits. After a worker has failed no room
-        is needed: the request has waited its turn. Raises NoWorker if no worker is left to rank, and what
-        TtftTargets.check raises.
+        It is None for a request that has just come while no other request waits. Raises NoWorker if no worker is
+        left to rank, and what TtftTargets.check raises.
         """
-        after_failure = bool(pending.failed_workers) and pending.worker_failed
+        if pending.failed_workers and pending.worker_failed:
+            return self._place_after_failure(pending, decision)
         if decision is None:
-            if closed is not None and not after_failure and self._still_waits(pending, closed):
+            if closed is not None and self._still_waits(pending, closed):
                 return None
             decision = self._ranking.rank(pending)
-            if not after_failure:
-                room = self._rooms.of(pending.queue_name)
-                self._targets.check(pending, decision.routes, room, demotes=False)
-        routes = decision.routes
-        if after_failure:
-            return self._place_on(routes[0], pending, decision) if routes else None
-        if not routes:
+            room = self._rooms.of(pending.queue_name)
+            self._targets.check(pending, decision.routes, room, demotes=False)
+        if not decision.routes:
             raise NoWorker(pending.ctx.model.name)
         look = self._look(pending, closed)
-        window = look.window
-        if window.filled is not None and (window.contended or window.counts_own):
-            routes = allowed_routes(routes, pending.prompt.prompt_tokens, window, patient=look.patient)
-        elif closed is not None and look.hold is not None and window.awaits_one:
-            routes = self._awaited_route(pending, routes)
+        routes = self._routes_to_look_at(look, decision.routes)
         route = self._with_room(zip(map(COST_MS, routes), routes, strict=True), decision.routes, look)
         if route is not None:
             if self._router.shadow is not None:
@@ -119,6 +111,24 @@ class OwnTurnPlacements:
             workers = self._fleet.serving(pending.ctx.model.name)
             pending.last_ranking = LastRanking.of(routes, self._fleet, workers, look.window, self._clock())
         return None
+
+    def _place_after_failure(self, pending: PendingRequest, decision: Decision | None) -> Placement | None:
+        """Place a request whose worker has failed on the best of the others; return None if there is none.
+
+        No room is needed there: the request has waited its turn.
+        """
+        if decision is None:
+            decision = self._ranking.rank(pending)
+        return self._place_on(decision.routes[0], pending, decision) if decision.routes else None
+
+    def _routes_to_look_at(self, look: Look, routes: Ranking) -> Ranking:
+        """Return the routes that are open to a request: all, those that its window allows, or the awaited one."""
+        window = look.window
+        if window.filled is not None and (window.contended or window.counts_own):
+            return allowed_routes(routes, look.pending.prompt.prompt_tokens, window, patient=look.patient)
+        if look.closed is not None and look.hold is not None and window.awaits_one:
+            return self._awaited_route(look.pending, routes)
+        return routes
 
     def _still_waits(self, pending: PendingRequest, closed: ClosedWorkers) -> bool:
         """Return whether no worker will do by the request's last ranking either; see last_ranking.py."""

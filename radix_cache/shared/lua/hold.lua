@@ -1,4 +1,5 @@
--- hold: records that a tenure has the blocks of a path.
+-- hold: records that a tenure has the blocks of a path. It changes nodes in memory; `commit` of log.lua writes them to
+-- Redis. What else it calls is in tree.lua and holders.lua.
 --
 -- ARGV  6: tenure  7: tier  8: hashes of the path, 8 bytes each  9: where the walk may begin: depth of a node of
 --       which the tenure holds something, 0 for the root  10: seconds within which a use is not written again

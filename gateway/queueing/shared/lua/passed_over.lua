@@ -5,7 +5,7 @@
 -- best_route finds no worker. One gateway alone keeps the last ranking of each request instead, for most of its looks:
 -- gateway/dispatch/last_ranking.py.
 --
--- A `round` is the search for the turns of one queue in one call: see in_turn.
+-- A `round` is the search for the turns of one queue in one call: see turns.lua.
 
 local REMEMBERED_QUEUES_MAX, REMEMBERED_LOOKS_MAX = 4096, 4096
 

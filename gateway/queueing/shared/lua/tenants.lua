@@ -1,5 +1,6 @@
 -- The tenants that wait in a queue, in fair order: their tickets, start tags and finish tags, and the virtual time.
--- The request that goes next is chosen by first_waiting of turns.lua.
+-- The order is made here, by the start tags that enqueue, correct and give_turn set; first_waiting of turns.lua reads
+-- the first of it.
 --
 -- One gateway alone does this in policies/queueing/sfq.py: enqueue and correct here are arrive and correct of Sfq,
 -- whose `next` chooses a request, as first_waiting does, and charges its tenant, as give_turn does. Only here the
@@ -103,11 +104,13 @@ local function correct(queue, record, cost_change)
   end)
 end
 
--- Charges a tenant with the turn that starts at this tag.
+-- Charges a tenant with the turn that starts at this tag; returns its next start tag.
 local function give_turn(queue, record, start)
   if start > virtual_time(queue) then
     queue.virtual_time = start
     call('HSET', queue.meta, 'v', text(start))
   end
-  finish_at(queue, record.tenant, start + record.cost / record.weight)
+  local tag = start + record.cost / record.weight
+  finish_at(queue, record.tenant, tag)
+  return tag
 end

@@ -8,6 +8,21 @@
 -- One gateway alone does this in FlowHeads of policies/queueing/two_level_order.py, where a flow is a tenant in a queue
 -- here, and in give_turns of gateway/queueing/waiting_room.py and gateway/queueing/waiting_rooms.py.
 -- A request that waits for a worker of its own (policies/admission/awaited_tokens.py) has the route to that one alone.
+--
+-- A `round` is the search for the turns of one queue in one call. Its fields:
+--
+-- passed_over  how many requests were passed over, by tenant
+-- count        how many in all
+-- looks        how many of these were looked at in this call; the others were known to be in vain
+-- behind       how many tenants at the head of the order are done with: see first_waiting
+-- closed       the workers that earlier requests wait for: see best_route
+-- memory       what searches of this queue have found: see recall; set by grant_one
+-- heads        tenants in order, as members of `active` and their start tags, as read last; nil: to be read again
+-- heads_at     how many tenants are before the first of `heads`
+-- tenant       the tenant that is looked at; nil: the next one is to be taken
+-- active       its member of `active`
+-- start        its start tag
+-- tickets      its first tickets
 
 local CLAIM_MS, GRANTS_MAX, HEADS_READ = 250, 8, 16
 -- As in policies/admission/search_bounds.py.
@@ -87,8 +102,7 @@ local function grant_one(queue, mine, round)
   record, round.tenant, round.heads = read(id), nil, nil
   with_tenant(queue, record.tenant, function()
     call('ZREM', queue.tickets, ticket_of(id, record))
-    give_turn(queue, record, start)
-    return start + record.cost / record.weight
+    return give_turn(queue, record, start)
   end)
   record.worker, record.tokens, record.routes = route[WORKER], route[UNCACHED], nil
   add_load(record)
@@ -118,21 +132,8 @@ local function by_last(one, other)
   return one.last < other.last
 end
 
--- Returns the queues that may grant a turn, first those that granted one longest ago; and the number of the last turn.
--- Each has a `round`, the search for its turns in this call, with these fields:
---
--- passed_over  how many requests were passed over, by tenant
--- count        how many in all
--- looks        how many of these were looked at in this call; the others were known to be in vain
--- behind       how many tenants at the head of the order are done with: see first_waiting
--- closed       the workers that earlier requests wait for: see best_route
--- memory       what searches of this queue have found: see recall; set by grant_one
--- heads        tenants in order, as members of `active` and their start tags, as read last; nil: to be read again
--- heads_at     how many tenants are before the first of `heads`
--- tenant       the tenant that is looked at; nil: the next one is to be taken
--- active       its member of `active`
--- start        its start tag
--- tickets      its first tickets
+-- Returns the queues that may grant a turn, each with a new `round`, first those that granted one longest ago; and the
+-- number of the last turn.
 local function in_turn(background)
   local found, last = {}, 0
   for i, queue in ipairs(queues) do
