@@ -1,4 +1,7 @@
-"""The composition root: makes every part of a gateway from its settings, once, and hands it on by constructor."""
+"""The composition root: makes the parts of a gateway from its settings, once, and hands them on by constructor.
+
+`running` makes, starts and closes them. runtime/server.py adds what serves: listeners, batches, reload and drain.
+"""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -254,7 +257,7 @@ def _gauges(gateway: Gateway) -> StateCollector:
 
 
 async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> None:
-    """Start all background loops, and wait until tenants, workers and the prefix index have been read once."""
+    """Start the background loops of these parts; wait until tenants, workers and the prefix index are read once."""
     start, records, index = gateway.supervisor.start, gateway.records, gateway.index
     dispatch = gateway.services.dispatch
     queue = dispatch.queue

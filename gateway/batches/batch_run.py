@@ -7,6 +7,7 @@ A run ends with the final status of the batch, or with HANDED_OVER if another ga
 """
 
 import asyncio
+from collections.abc import Container
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -50,7 +51,7 @@ class BatchRun:
     def __init__(self, batch: StoredBatch, services: BatchServices) -> None:
         self.batch = batch
         self._services = services
-        # The status that the batch is to end in, as soon as that is known before all rows have a result.
+        # The status that the batch is to end in, or the error that ends this run; set while rows have no result.
         self._stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._input = BatchInput(batch, services)
         self._output = BatchOutput(batch, services, self._input)
@@ -153,7 +154,7 @@ class BatchRun:
             await _cancel(keeping)
             await self._results.flush()
 
-    async def _feed(self, done: Any) -> None:
+    async def _feed(self, done: Container[int]) -> None:
         """Start a row whenever there is room for it, and wait for the last of them."""
         async for row in self._input.rows(done):
             await self._row_slots.acquire()
@@ -168,6 +169,7 @@ class BatchRun:
             await asyncio.wait(self._rows)
 
     def _row_ended(self, size: int, task: "asyncio.Task[None]") -> None:
+        """Give back what a row held; an error that it raised ends the run."""
         # Not in the task itself, which may be cancelled before it has begun.
         self._services.memory.release(size)
         self._rows.discard(task)
@@ -180,7 +182,7 @@ class BatchRun:
         """Serve a row, again after refusals and failures, until its result is stored."""
         refusals_of_all = failures_of_row = 0
         while True:
-            exchange = await self._serve_row(row)
+            exchange = await self._serve_in_turn(row)
             error = exchange.error
             if error is None:
                 break
@@ -207,19 +209,20 @@ class BatchRun:
         self._services.counts.done += 1
         self._services.counts.failed += not good
 
-    async def _serve_row(self, row: InputRow) -> RowExchange:
+    async def _serve_in_turn(self, row: InputRow) -> RowExchange:
         """Serve a row once; after a refusal that other rows would meet too, alone and when the pause is over."""
         if self._one_at_a_time:
             async with self._retry_lock:
                 if self._one_at_a_time:  # While this row waited for the lock, no other one was served.
                     await asyncio.sleep(max(0.0, self._paused_until - asyncio.get_running_loop().time()))
-                    exchange = await self._serve(row)
+                    exchange = await self._serve_row(row)
                     error = exchange.error
                     self._one_at_a_time = error is not None and retry_schedule.affects_whole_batch(error)
                     return exchange
-        return await self._serve(row)
+        return await self._serve_row(row)
 
-    async def _serve(self, row: InputRow) -> RowExchange:
+    async def _serve_row(self, row: InputRow) -> RowExchange:
+        """Serve a row once through the pipeline, when one of the slots of all batches is free."""
         task, counts = asyncio.current_task(), self._services.counts
         assert task is not None
         async with self._services.slots:

@@ -68,7 +68,8 @@ class AnswerTally:
         self.unread = bytearray()
 
     def read_usage(self, frames: bytes) -> None:
-        """Read the running usage in frames of several choices; the last one of each choice holds."""
+        """Read running usage (the last of each choice holds) and finish reasons in frames of several choices."""
+        self._finished += len(_FINISHED.findall(frames))
         looked_at = number = 0  # The end of what was looked at, and the choice of the frame that this is in.
         for found in RUNNING_USAGE.finditer(frames):
             usage = read_usage(found["usage"])
@@ -84,13 +85,14 @@ class AnswerTally:
     def finished(self) -> int:
         """Choices that reported why they ended."""
         self.read_text()
-        return self._finished
+        return self._finished + len(_FINISHED.findall(self.last_counted))
 
     @property
     def usage(self) -> TokenUsage | None:
         """The running usage of all choices together, each with the same prompt; None if none was reported."""
         if self.last_counted:
             self.read_usage(self.last_counted)
+            self.last_counted = b""
         reported = list(self._usage.values())
         if not reported:
             return None

@@ -124,13 +124,13 @@ class FrameFilter:
         """
         if self._tail or self._passing or chunk.rfind(ERROR_FIELD) >= 0 or chunk.rfind(DONE_MARK) >= 0:
             return None
-        return self._whole_frames(chunk)
+        return self._pass_whole_frames(chunk)
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what can be passed on now."""
         # Usually no frame is under way: the last chunk ended with one.
         if not self._tail and not self._passing:
-            return self._whole_frames(chunk)
+            return self._pass_whole_frames(chunk)
 
         # A frame is under way, and does not end here either.
         if not (_has_end(self._last + chunk[:2]) or _has_end(chunk)):
@@ -140,7 +140,7 @@ class FrameFilter:
         if self._tail:
             chunk = b"".join((*self._tail, chunk))
             self._keep(b"")
-            return self._whole_frames(chunk)
+            return self._pass_whole_frames(chunk)
 
         # Its end is here, and its beginning was passed on, being too long to be kept.
         end = _FRAME_END.search(self._last + chunk)
@@ -150,7 +150,7 @@ class FrameFilter:
         if self.error is not None:
             return b""
         self.frames += 1
-        return chunk[:cut] + self._whole_frames(chunk[cut:])
+        return chunk[:cut] + self._pass_whole_frames(chunk[cut:])
 
     def end(self) -> bytes:
         """Return what is left at the end of the stream, if it is a whole frame that lacks its blank line."""
@@ -158,14 +158,14 @@ class FrameFilter:
             return b""
         tail = b"".join(self._tail)
         self._keep(b"")
-        return self._whole_frames(tail + b"\n\n")[:-2] if _is_whole(tail) else b""
+        return self._pass_whole_frames(tail + b"\n\n")[:-2] if _is_whole(tail) else b""
 
     @property
     def ended(self) -> bool:
         """Whether the worker said that the answer has ended: by `[DONE]`, or by all finish reasons."""
         return self.error is None and (self.done or self.tally.finished >= self._answers)
 
-    def _whole_frames(self, chunk: bytes) -> bytes:
+    def _pass_whole_frames(self, chunk: bytes) -> bytes:
         """Return what passes of the whole frames at the beginning of a chunk; the rest is kept.
 
         Each step first looks for a mark of what it handles, since most frames have none. `rfind` takes a fraction
@@ -187,7 +187,7 @@ class FrameFilter:
         if usage_at >= 0:
             start = _end_of_frames(chunk, usage_at)
             without_usage = chunk[:start]
-            chunk = without_usage + self._pass_usage(chunk[start:])
+            chunk = without_usage + self._read_usage(chunk[start:])
 
         # Take out what the client must not know: cached tokens of other tenants, addresses of workers.
         if not self._reports_cached_tokens and MAY_COUNT_CACHED.search(chunk) is not None:
@@ -244,22 +244,22 @@ class FrameFilter:
                 return chunk[:start]
         return chunk
 
-    def _pass_usage(self, chunk: bytes) -> bytes:
+    def _read_usage(self, chunk: bytes) -> bytes:
         """Take in the usage in frames, running or final, and return those frames that pass, as they pass."""
         if self._running_usage and _NO_CHOICES.search(chunk) is None:
-            return self._pass_running_usage(chunk)
+            return self._read_running_usage(chunk)
         passed, at = list[bytes](), 0
         for start, end in _frames_with(_USAGE, chunk):
             frame = chunk[start:end]
             running = self._running_usage and _NO_CHOICES.search(frame) is None
             self.tally.unread += chunk[at : start if running else end]
-            read = self._pass_running_usage if running else self._pass_final_usage
+            read = self._read_running_usage if running else self._read_final_usage
             passed += chunk[at:start], read(frame)
             at = end
         self.tally.unread += chunk[at:]
         return b"".join((*passed, chunk[at:]))
 
-    def _pass_running_usage(self, frames: bytes) -> bytes:
+    def _read_running_usage(self, frames: bytes) -> bytes:
         """Take in the running usage in frames with choices; return the frames, without it unless the client asked.
 
         Of an answer with one choice the frames are only kept: the last ones are read if no final usage comes.
@@ -270,7 +270,7 @@ class FrameFilter:
             self.tally.read_usage(frames)
         return frames if self._wants_running_usage else RUNNING_USAGE.sub(b"", frames)
 
-    def _pass_final_usage(self, frame: bytes) -> bytes:
+    def _read_final_usage(self, frame: bytes) -> bytes:
         """Read the usage of the whole answer; return its frame, or nothing if the client did not ask for it."""
         try:
             decoded = _DECODER.decode(_payload(frame))

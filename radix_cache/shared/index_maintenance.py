@@ -1,8 +1,9 @@
 """Keeps the tree in Redis within its bounds. One gateway at a time does this, chosen by a lease in Redis.
 
-It removes predictions of gateways that died, remains of ended tenures, and leaves that were not used for too long.
-While the tree exceeds its bound, it also removes the least recently used leaves of isolation groups above their
-fair share. The replica shows what to remove; the scripts check that nothing has changed in between.
+It withdraws predictions that have lapsed or are of gateways that died, and removes remains of ended tenures and
+leaves that were not used for too long. While the tree exceeds its bound, it also removes the least recently used
+leaves of isolation groups above their fair share. The replica shows what to remove; the scripts check that nothing
+has changed in between.
 """
 
 import asyncio
@@ -130,6 +131,7 @@ class IndexMaintenance:
         )
 
     async def _withdraw_lapsed(self) -> None:
+        """Remove predictions from Redis that are past their deadline; PredictionTable.expire decided so."""
         self._replica.expire()
         by_shard: dict[int, list[bytes]] = {}
         for identity, shard in self._replica.lapsed.items():

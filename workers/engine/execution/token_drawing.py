@@ -77,7 +77,7 @@ def _compare(items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor)
         here = drawn[first : first + 1 + item.drafts]
         rows: Items[int]
         if item.draft_tree is None:
-            rows = range(count_agreed(item.sequence.drafts, here[:-1]) + 1)
+            rows = range(count_agreed(item.sequence.drafts[: item.drafts], here[:-1]) + 1)
         else:
             rows = [0, *(number + 1 for number in item.draft_tree.accepted_path(item.sequence.drafts, here))]
         results.append(ItemTokens(tuple(here[row] for row in rows), rows))

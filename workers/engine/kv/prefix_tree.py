@@ -235,6 +235,7 @@ class PrefixTree:
         self.pool.check()
 
     def _deepest(self, tokens: Sequence[int], salt: str, lora: str) -> PrefixNode | None:
+        """Return the deepest cached node of a prompt from which a sequence can go on; None if nothing is cached."""
         size = self.pool.block_size
         deepest: PrefixNode | None = None
         children = self._roots.get((salt, lora), {})

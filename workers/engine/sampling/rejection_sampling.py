@@ -17,8 +17,8 @@ own: one number that both rejects a draft and draws its replacement would correl
 **Drafts that were not drawn at random** have a q of 1 at the draft. Then the rule says: accept with probability
 p(d), else draw from p without d. Drawing x from p and accepting if x = d is the same, and better: x is the very
 token that plain decoding draws with the same seed. So the drafts of greedy requests, of requests with a seed, of
-n-gram lookup and of Medusa heads are verified by `count_agreed`, and give the same tokens with and without
-speculation.
+n-gram lookup and of Medusa heads are compared with what was drawn, by `count_agreed` (a tree of drafts by
+`accepted_path` of draft_tree.py), and give the same tokens with and without speculation.
 """
 
 from collections.abc import Sequence

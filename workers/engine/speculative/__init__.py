@@ -6,7 +6,9 @@
                       y  z  not w' but v       them, three tokens for one step
 
 A step of decoding is bound by reading weights, so a few more rows in it cost little. The output has exactly the
-distribution of plain decoding with any drafter: `rejection_sampling` ensures it, and tests prove it by enumeration.
+distribution of plain decoding with any drafter: `draw_step_tokens` of execution/token_drawing.py compares drafts
+with the tokens that plain decoding draws, or judges them by sampling/rejection_sampling.py; tests prove it by
+enumeration.
 
     ngram          drafts from earlier occurrences in the same text
     model_drafter  drafts of a smaller model, or of the first layers of the model itself

@@ -84,3 +84,20 @@ def test_a_long_frame_that_reports_no_error_passes():
     frames = FrameFilter(wants_usage=True)
     assert b"".join(frames.feed(sent[at : at + 4096]) for at in range(0, len(sent), 4096)) == sent
     assert frames.error is None
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "frame by frame"])
+def test_a_stream_whose_frames_count_tokens_has_ended_once_every_choice_has_its_finish_reason(
+    answers, at_once
+):
+    frames = FrameFilter(wants_usage=True, answers=answers, running_usage=True)
+    choice = b'data: {"choices":[{"index":%d,"delta":{},"finish_reason":%b}]' + USAGE + b"}\n\n"
+    sent = [choice % (index, reason) for index in range(answers) for reason in (b"null", b'"stop"')]
+    for piece in [b"".join(sent[:-1])] if at_once else sent[:-1]:
+        frames.feed(piece)
+    assert not frames.ended
+    frames.feed(sent[-1])
+    assert frames.ended
+    frames.feed(b'data: {"choices":[]' + USAGE + b"}\n\n")
+    assert frames.ended
