@@ -1,4 +1,7 @@
-"""The KV event feed of one data-parallel rank, and the interface of observers of ranks."""
+"""The state of the KV event feed of one data-parallel rank, and the interface of observers of ranks.
+
+worker_event_feeds.py runs the feeds, and writes their events to the index.
+"""
 
 import asyncio
 from dataclasses import dataclass

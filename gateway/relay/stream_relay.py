@@ -70,6 +70,7 @@ class StreamRelay:
                 raise StreamInterrupted from err
             raise WorkerUnreachable(str(err)) from err
         except WorkerError as err:
+            # The client's API cannot express a frame. The answer has begun: `begin` comes before any frame.
             raise StreamInterrupted from err
         except RefusedByWorker:
             progress.worker_refused = True

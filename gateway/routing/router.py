@@ -1,7 +1,8 @@
 """Ranks the workers for one request by the routing policy, from copies in the process: no I/O.
 
-The router decides no more than the order. gateway/dispatch/acquisition takes the first worker of it that has room,
-in the request's turn.
+The router gathers what a policy has to know; the policy, by default policies/routing/cost.py, weighs the cached
+prefix against the load and returns the order. gateway/dispatch/acquisition takes the first worker of it that has
+room, in the request's turn.
 """
 
 import time
@@ -143,7 +144,7 @@ class Router:
         model, now = ctx.model.name, self._clock()
         match = self._index.match(prompt.namespace, prompt.hashes)
         shared = _shared_prefixes(match, prompt, self._regrets, now, waits) if match.shared else ()
-        requests_waiting = self._index.waiting(model) - waits if shared else 0
+        requests_waiting = self._index.waiting(model) - int(waits) if shared else 0
 
         # The candidates: the workers that serve the model, and that the carrier reaches.
         workers, fleet_totals = self._fleet.serving(model), None

@@ -1,6 +1,7 @@
 """Authentication: finds the tenant for the credential of a client, or raises an error.
 
-The credential is an API key, or a token of an issuer that the settings name.
+The credential is an API key, which `valid_entry` of tenant_register.py looks up by its hash, or a token of an
+issuer that the settings name, which token_verifier.py verifies. Scope and client address are checked here.
 """
 
 from collections.abc import Callable
