@@ -1,7 +1,7 @@
 """The attempts of a request to get its answer from a worker, each on a placement of its own.
 
     begin           a placement: ranked, in its turn if it must wait
-    open            the request is sent; the first bytes of the answer came, or WorkerUnreachable
+    open            the request is sent; the first bytes of the answer came, or WorkerFailed
     ...             the answer is relayed; gateway/relay/relay.py decides what happens to one that breaks off
     close           the worker's stream is ended, or its connection closed
     retry_or_raise  no answer came: the next attempt is another worker's, if the request may have one more
@@ -40,7 +40,7 @@ from gateway.routing.router import Router
 from gateway.telemetry.request_record import Progress
 from policies.admission.retry_budget import RetryBudget
 from radix_cache.index import PrefixIndex
-from workers.adapter import FailureKind, WorkerAnswer, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerAnswer, WorkerFailed
 
 SERVER_ERRORS_MAX = 2
 """Workers that may fail inside over one request: after these the request is at fault, and no worker is blamed."""
@@ -126,7 +126,7 @@ class Attempts:
     async def open(self, pending: PendingRequest, lease: Lease, make_call: MakeCall) -> WorkerAnswer:
         """Send the request and return the answer, once its first bytes are there.
 
-        Raises WorkerUnreachable, Preempted.
+        Raises WorkerFailed, Preempted.
         """
         attempt = pending.attempt
         assert attempt is not None
@@ -204,7 +204,7 @@ class Attempts:
             stream, attempt.stream = attempt.stream, None
             await stream.__aexit__(None, None, None)
 
-    def retry_or_raise(self, pending: PendingRequest, cause: WorkerUnreachable) -> None:
+    def retry_or_raise(self, pending: PendingRequest, cause: WorkerFailed) -> None:
         """Note that no answer came, and return if another worker may be tried.
 
         The budget of all retries is asked later, by `begin`.

@@ -12,7 +12,7 @@ from gateway.quotas.quota_store import Lease
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.target_refusal import SAMPLES_MIN
 from policies.latency_model import predicted_ttft_p95_ms
-from workers.adapter import WorkerAnswer, WorkerCall, WorkerUnreachable
+from workers.adapter import WorkerAnswer, WorkerCall, WorkerFailed
 
 
 class HedgedOpenings:
@@ -66,7 +66,7 @@ class HedgedOpenings:
     ) -> WorkerAnswer:
         """Return the first answer of this attempt and of a second one, begun `after_seconds` later.
 
-        The attempt that answers, or is left alone, leads; the other's placement is freed. Raises WorkerUnreachable.
+        The attempt that answers, or is left alone, leads; the other's placement is freed. Raises WorkerFailed.
         """
         first = OpeningStream(attempt.placement.call_target.stream(call))
         race = _Race(self._reports, pending, attempt, first)
@@ -81,7 +81,7 @@ class HedgedOpenings:
         try:
             winner = await first_of(first, after_seconds, open_second, race.drop)
             race.win(winner)
-        except WorkerUnreachable:
+        except WorkerFailed:
             race.outcome = "failed"
             raise
         finally:
@@ -135,7 +135,7 @@ class _Race:
         self._running[opening] = attempt
         return opening
 
-    def drop(self, opening: OpeningStream, err: WorkerUnreachable | None) -> None:
+    def drop(self, opening: OpeningStream, err: WorkerFailed | None) -> None:
         """Free the placement of an attempt that brought no answer; the other one leads from now on."""
         gone, pending = self._running[opening], self._pending
         if err is not None:

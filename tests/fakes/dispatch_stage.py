@@ -61,7 +61,7 @@ from radix_cache.namespace import Namespace
 from tests.fakes.clock import FakeClock
 from tests.fakes.scripted_queue import ScriptedQueue
 from tests.fakes.stub_adapter import StubAdapter
-from workers.adapter import StreamBroken, WorkerUnreachable
+from workers.adapter import StreamBroken, WorkerFailed
 
 SPACE = Namespace(model="m", block_size=64)
 WINDOW = 640
@@ -344,7 +344,7 @@ class DispatchStage:
                         await attempts.close(request)
                     attempts.reports.completed(request)
                     return body
-                except WorkerUnreachable as err:
+                except WorkerFailed as err:
                     attempts.retry_or_raise(request, err)
                 except Preempted:
                     continue

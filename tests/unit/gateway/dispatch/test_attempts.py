@@ -27,14 +27,14 @@ from tests.fakes.dispatch_stage import (
     with_limits,
 )
 from tests.fakes.stub_adapter import StubAnswer, streamed
-from workers.adapter import FailureKind, StreamBroken, WorkerUnreachable
+from workers.adapter import FailureKind, StreamBroken, WorkerFailed
 from workers.worker import Health, Role
 
-UNHEALTHY = WorkerUnreachable("connection refused")
-SERVER_ERROR = WorkerUnreachable("status 500", failure=FailureKind.SERVER_ERROR)
-BUSY = WorkerUnreachable("status 503", failure=FailureKind.BUSY, retry_after_seconds=7.0)
-REFUSED = WorkerUnreachable("status 401", failure=FailureKind.REFUSED)
-SILENT = WorkerUnreachable("no first byte", timed_out=True)
+UNHEALTHY = WorkerFailed("connection refused")
+SERVER_ERROR = WorkerFailed("status 500", failure=FailureKind.SERVER_ERROR)
+BUSY = WorkerFailed("status 503", failure=FailureKind.BUSY, retry_after_seconds=7.0)
+REFUSED = WorkerFailed("status 401", failure=FailureKind.REFUSED)
+SILENT = WorkerFailed("no first byte", timed_out=True)
 BAD_REQUEST = StubAnswer(status=400, pieces=(b"{}",))
 CONSENTS = tenant(may_overflow=True)
 

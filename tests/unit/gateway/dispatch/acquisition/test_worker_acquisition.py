@@ -23,7 +23,7 @@ from tests.fakes.dispatch_stage import (
     with_class,
     with_limits,
 )
-from workers.adapter import FailureKind, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerFailed
 from workers.worker import Role
 
 CONSENTS = tenant(may_overflow=True)
@@ -50,7 +50,7 @@ def acquire(stage, *, request=None, **context):
 
 def fail_at(request, *names):
     for name in names:
-        request.failed_workers[WorkerId(name)] = WorkerUnreachable("gone")
+        request.failed_workers[WorkerId(name)] = WorkerFailed("gone")
 
 
 def learnt_as(stage, name, ms_per_token):
@@ -533,5 +533,5 @@ async def test_ending_a_turn_twice_changes_nothing(stage):
 
 async def test_a_failure_of_another_kind_leaves_the_worker_out_of_the_ranking(stage):
     request = stage.pending()
-    request.failed_workers[WorkerId("a")] = WorkerUnreachable("busy", failure=FailureKind.BUSY)
+    request.failed_workers[WorkerId("a")] = WorkerFailed("busy", failure=FailureKind.BUSY)
     assert (await acquire(stage, request=request)).worker.id == "b"
