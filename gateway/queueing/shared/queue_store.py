@@ -30,7 +30,7 @@ FILES = (
         "dispatch_windows",
         "best_route",
         "tenants",
-        "passed_over",
+        "passed_over_requests",
         "turns",
     ),
     *("progress", "admit", "claim", "gateways", "cells"),
