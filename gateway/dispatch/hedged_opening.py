@@ -6,7 +6,6 @@ from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.hedging import Hedging, OpeningStream, first_of, fits_twice
 from gateway.dispatch.pending_request import Attempt, PendingRequest
-from gateway.dispatch.placement import Placement
 from gateway.dispatch.worker_calls import MakeCall
 from gateway.quotas.quota_store import Lease
 from policies.admission.retry_budget import RetryBudget
@@ -27,21 +26,25 @@ class HedgedOpenings:
         rules: Hedging,
         acquisition: WorkerAcquisition,
         reports: AttemptReports,
-        retries: RetryBudget,
+        retry_budget: RetryBudget,
         clock: Callable[[], float],
     ) -> None:
         self.enabled = rules.enabled
         self._rules = rules
         self._acquisition = acquisition
         self._reports = reports
-        self._retries = retries
+        self._retry_budget = retry_budget
         self._clock = clock
 
-    def after_seconds(self, pending: PendingRequest, placement: Placement, lease: Lease) -> float | None:
+    def after_seconds(self, pending: PendingRequest, call: WorkerCall, lease: Lease) -> float | None:
         """Return after how long without a first byte a second worker gets the request; None: it is not hedged."""
         rules = self._rules
+        assert pending.attempt is not None
+        placement = pending.attempt.placement
         if (
-            placement.at_provider
+            not call.stream
+            or call.carrier is not None
+            or placement.at_provider
             or pending.hedged
             or pending.background
             or pending.prompt.prompt_tokens > rules.prompt_tokens_max
@@ -97,16 +100,16 @@ class HedgedOpenings:
 
         None without room, if too many requests are retried, or if the first attempt is done by then.
         """
-        if not self._retries.remaining(self._clock()):
+        if not self._retry_budget.remaining(self._clock()):
             return None
         placement = await self._acquisition.second_placement(pending, attempt.placement)
         if placement is None:
             return None
         # The first attempt was just in time, or other requests have spent the budget since.
-        if first.task.done() or not self._retries.remaining(self._clock()):
+        if first.task.done() or not self._retry_budget.remaining(self._clock()):
             self._reports.free_unused(placement, 0.0)
             return None
-        self._retries.try_spend(self._clock())
+        self._retry_budget.try_spend(self._clock())
         if pending.progress.trace is not None:
             pending.progress.mark("hedge")
         pending.hedged = True

@@ -126,18 +126,18 @@ async def test_a_silent_worker_ends_the_request_at_once(stage):
 
 
 async def test_without_retries_left_the_first_failure_is_the_answer():
-    stage = DispatchStage("a", "b", retries=RetryBudget(share=0.0, at_least=0, seconds=10.0))
+    stage = DispatchStage("a", "b", retry_budget=RetryBudget(share=0.0, at_least=0, seconds=10.0))
     stage.adapters["a"].next(UNHEALTHY)
     with pytest.raises(WorkerError):
         await stage.serve(stage.pending())
     assert calls(stage) == {"a": 1}
-    assert stage.retries.refused == 1
+    assert stage.retry_budget.refused == 1
 
 
 async def test_another_attempt_spends_a_retry(stage):
     stage.adapters["a"].next(UNHEALTHY)
     await stage.serve(stage.pending())
-    assert stage.retries.spent == 1
+    assert stage.retry_budget.spent == 1
 
 
 async def test_a_retry_for_which_there_is_no_worker_is_not_spent():
@@ -145,7 +145,7 @@ async def test_a_retry_for_which_there_is_no_worker_is_not_spent():
     stage.adapters["a"].next(UNHEALTHY)
     with pytest.raises(WorkerError):
         await stage.serve(stage.pending())
-    assert stage.retries.spent == 0
+    assert stage.retry_budget.spent == 0
 
 
 async def test_a_retry_needs_no_room(stage):
@@ -449,7 +449,7 @@ async def test_a_failed_call_counts_as_one_request_at_the_provider():
 
 async def test_requests_that_fail_together_spend_no_more_than_the_budget(monkeypatch):
     one_retry = RetryBudget(share=0.0, at_least=1, seconds=10.0)
-    stage = DispatchStage("a", retries=one_retry, limits=with_limits(attempts_max=2))
+    stage = DispatchStage("a", retry_budget=one_retry, limits=with_limits(attempts_max=2))
     stage.provider()
     stage.adapters["a"].next(UNHEALTHY)
     stage.adapters["a"].next(UNHEALTHY)
@@ -593,7 +593,7 @@ async def test_where_the_client_leaves_both_are_hung_up_on():
 async def test_a_second_attempt_spends_a_retry():
     stage = hedged()
     _, task, first, _ = await both_sent(stage)
-    assert stage.retries.spent == 1
+    assert stage.retry_budget.spent == 1
     first.set_result(streamed())
     await task
 
@@ -632,7 +632,7 @@ async def test_a_request_that_its_tenants_limits_would_not_bear_twice_is_not_hed
 
 
 async def test_without_retries_left_a_request_is_not_hedged():
-    stage = hedged(retries=RetryBudget(share=0.0, at_least=0, seconds=10.0))
+    stage = hedged(retry_budget=RetryBudget(share=0.0, at_least=0, seconds=10.0))
     assert await begun(stage, stage.pending()) == {"a": 1}
 
 
