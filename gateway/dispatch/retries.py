@@ -85,9 +85,9 @@ class Retries:
         acquisition, why, placement = self._acquisition, "workers here failed", None
         # The last attempt goes to a provider: workers of the same kind may fail for the same reason.
         if len(pending.failed_workers) + 1 >= pending.limits.attempts_max:
-            placement = await acquisition.at_provider_after_failure(pending, why)
+            placement = await acquisition.providers.place_after_failure(pending, why)
         placement = placement or acquisition.own_turns.place_now(pending)
-        return placement or await acquisition.at_provider_after_failure(pending, why)
+        return placement or await acquisition.providers.place_after_failure(pending, why)
 
     def request_begins(self) -> None:
         """Count a request at its first attempt: the budget is a share of the requests."""

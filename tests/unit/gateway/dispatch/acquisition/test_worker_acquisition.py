@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from gateway.domain.errors import AdmissionTimeout, ClientTimeoutPassed, NoWorker, Overloaded, TargetMissed
-from gateway.domain.request import Surface
 from gateway.domain.token_usage import ChargedTokens
 from gateway.queueing.shared.keys import BATCH as BATCH_QUEUE
 from gateway.quotas.limit import concurrency
@@ -16,7 +15,6 @@ from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import (
     SPACE,
     DispatchStage,
-    inference,
     prompt_of,
     tenant,
     until_idle,
@@ -430,33 +428,6 @@ async def test_without_a_worker_a_resting_provider_says_when_to_come_back():
     with pytest.raises(Overloaded) as refusal:
         await acquire(stage, tenant=CONSENTS)
     assert refusal.value.retry_after_seconds == 20.0
-
-
-async def test_batch_work_stays_with_the_workers_of_its_model_after_a_failure():
-    stage = with_provider()
-    request = stage.pending(stage.context(BATCH, tenant=CONSENTS))
-    assert await stage.acquisition.at_provider_after_failure(request, "why") is None
-
-
-async def test_other_work_goes_to_a_provider_after_a_failure():
-    stage = with_provider()
-    request = stage.pending(stage.context(tenant=CONSENTS))
-    placement = await stage.acquisition.at_provider_after_failure(request, "why")
-    assert placement.worker.id == "cloud"
-
-
-async def test_a_provider_that_has_failed_is_not_asked_again():
-    stage = with_provider()
-    request = stage.pending(stage.context(tenant=CONSENTS))
-    fail_at(request, "cloud")
-    assert await stage.acquisition.at_provider(request, "why") is None
-
-
-async def test_what_a_provider_cannot_do_is_not_sent_there():
-    stage = with_provider()
-    asked = inference(surface=Surface.TOKENIZE, stream=False)
-    request = stage.pending(stage.context(tenant=CONSENTS, request=asked))
-    assert await stage.acquisition.at_provider(request, "why") is None
 
 
 # A second placement for the same request.
