@@ -10,6 +10,7 @@ API and the chat completions of workers.
 - Tools that no engine runs, such as web search: omitted_tools.py
 - Request bodies: `bodies`
 - Files, batches and responses that are stored for tenants: `stored`
+- A client that does not read its answer: unread_watch.py
 - Errors and headers: error_response.py, request_identity.py, client_address.py, queue_headers.py
 - Requests of another cell's tenant: cell_relay.py
 - The OpenAPI document: `openapi`
