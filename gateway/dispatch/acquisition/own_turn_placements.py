@@ -16,7 +16,7 @@ from gateway.dispatch.placement import Placement, Placements, prefill_worker_of
 from gateway.domain.errors import NoWorker
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
-from gateway.queueing.shared.queue_store import SharedTicket
+from gateway.queueing.shared.queue_messages import SharedTicket
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision
