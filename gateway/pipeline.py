@@ -53,7 +53,8 @@ from gateway.models.model_selection import ModelSelection
 from gateway.models.service_classes import ServiceClasses
 from gateway.quotas.headers import openai_headers
 from gateway.relay.relay import relay
-from gateway.telemetry.request_record import CLIENT_CLOSED, Progress, RequestRecord
+from gateway.telemetry.progress import Progress
+from gateway.telemetry.request_record import CLIENT_CLOSED, RequestRecord
 from gateway.telemetry.tracing import Tracing
 from gateway.tenants.authentication import Authentication
 from gateway.tokenization.prompt_hasher import PromptHasher

@@ -35,7 +35,7 @@ from gateway.domain.request_context import RequestContext
 from gateway.models.model_selection import session_key
 from gateway.quotas.quota_store import Lease
 from gateway.routing.router import Router
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from workers.adapter import WorkerAnswer, WorkerCall
 
 KeepAlive = Callable[[], AbstractAsyncContextManager[None]]

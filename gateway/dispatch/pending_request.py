@@ -9,7 +9,7 @@ from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.request_context import RequestContext
 from gateway.kv_index.feedback import Expectation
 from gateway.queueing.shared.keys import queue_of
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from policies.latency_model import predicted_ttft_ms
 from policies.queueing.protocol import Ticket
 from radix_cache.match import WorkerId

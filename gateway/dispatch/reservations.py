@@ -24,7 +24,7 @@ from gateway.quotas.leases import Leases
 from gateway.quotas.limit import scopes_for
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota_store import Lease, QuotaStoreUnavailable, Refusal, Reservation
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from policies.admission.retry_budget import RetryBudget
 
 

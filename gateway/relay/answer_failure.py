@@ -6,7 +6,7 @@ from typing import NoReturn
 from gateway.domain.errors import RefusedByWorker, StreamInterrupted
 from gateway.domain.request import InferenceRequest
 from gateway.relay.worker_errors import StreamError, WorkerErrorFields, read_error
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from workers.adapter import FailureKind, WorkerFailed
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from gateway.relay.redaction import TRANSFER_FIELD, without_cached_tokens, witho
 from gateway.relay.stream_relay import EVENT_STREAM, StreamRelay
 from gateway.relay.whole_answer import read_body, read_whole
 from gateway.relay.worker_errors import ERROR_FIELD, error_in_answer
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from workers.adapter import FailureKind, WorkerAnswer, WorkerFailed
 
 

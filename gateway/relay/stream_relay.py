@@ -15,7 +15,7 @@ from gateway.domain.exchange import Exchange
 from gateway.domain.request import InferenceRequest
 from gateway.relay.answer_failure import raise_failure
 from gateway.relay.frame_filter import FrameFilter
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from workers.adapter import StreamBroken, WorkerAnswer, WorkerFailed
 
 EVENT_STREAM = "text/event-stream"

@@ -10,7 +10,7 @@ from gateway.relay.frame_filter import FrameFilter
 from gateway.relay.sse_payloads import SsePayloadReader
 from gateway.relay.stream_aggregator import StreamAggregator
 from gateway.relay.stream_relay import EVENT_STREAM
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from workers.adapter import FailureKind, StreamBroken, WorkerAnswer, WorkerFailed
 
 BODY_BYTES_MAX = 256 * 1024**2

@@ -5,8 +5,8 @@ paths for operators). An inference request becomes an exchange (inference_handle
 exchange.py), which the pipeline serves; a dialect (dialect.py, dialect_factory.py) translates between the called
 API and the chat completions of workers.
 
-- The APIs: `openai`, `anthropic`, `responses`; also model_list.py, token_count.py; of a tenant's own use
-  own_usage.py, own_requests.py, own_usage_handlers.py; path_spellings.py: the ways in which clients write a path
+- The APIs: `openai`, `anthropic`, `responses`; also model_list.py, token_count.py; of a tenant's own use:
+  `own_usage`; path_spellings.py: the ways in which clients write a path
 - Tools that no engine runs, such as web search: omitted_tools.py
 - Request bodies: `bodies`
 - Files, batches and responses that are stored for tenants: `stored`

@@ -49,7 +49,7 @@ from gateway.quotas.limit import Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota_store import Lease
 from gateway.routing.router import Router
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from gateway.tokenization.text_encoder import TextEncoder
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.waiting_bounds import WaitingRoomBounds

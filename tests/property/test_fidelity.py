@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import FORM_SURFACES, GENERATING_SURFACES, Surface
 from gateway.relay.relay import relay
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from gateway.web.openai.body_fields import body_type
 from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_openai_request
 from workers.adapter import WorkerAnswer, WorkerCall, WorkerFailed, WorkerTarget

@@ -12,7 +12,7 @@ from gateway.domain.request import Surface
 from gateway.relay.faithful_streams import has_faithful_stream
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import StreamAggregator
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from gateway.web.openai.inference_requests import decode_openai_request
 from workers.adapter import StreamBroken, WorkerAnswer, WorkerFailed
 

@@ -12,7 +12,7 @@ from gateway.domain.request import Surface
 from gateway.relay.answer_memory import FREE_BYTES, AnswerMemory
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import INDEXED_MAX, VALUES_MAX, StreamAggregator
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from gateway.web.openai.inference_requests import decode_openai_request
 from tests.fakes.stub_adapter import StubAnswer, streamed
 from workers.adapter import WorkerFailed

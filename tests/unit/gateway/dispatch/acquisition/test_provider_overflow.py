@@ -22,7 +22,7 @@ from gateway.quotas.leases import Leases
 from gateway.quotas.limit import concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.prices import Prices
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from policies.queueing.cost_weights import CostWeights
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock
