@@ -86,7 +86,7 @@ class Retries:
         # The last attempt goes to a provider: workers of the same kind may fail for the same reason.
         if len(pending.failed_workers) + 1 >= pending.limits.attempts_max:
             placement = await acquisition.providers.place_after_failure(pending, why)
-        placement = placement or acquisition.own_turns.place_now(pending)
+        placement = placement or acquisition.own_turns.place_after_failure(pending)
         return placement or await acquisition.providers.place_after_failure(pending, why)
 
     def request_begins(self) -> None:
