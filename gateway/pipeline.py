@@ -10,7 +10,7 @@ that aiohttp serves, `handler_cancellation` in gateway/runtime/listener_runner.p
 and the outermost one settles the quota (`Reservations.settle`). A request that still waits leaves its place in
 `WaitingRoom.wait` or, with several gateways, `TurnRequests.turn`.
 
-Where an answer breaks off, gateway/relay/relay.py decides between another worker (WorkerUnreachable) and an error
+Where an answer breaks off, gateway/relay/relay.py decides between another worker (WorkerFailed) and an error
 for the client (StreamInterrupted), which `Exchange.fail` writes.
 """
 
@@ -53,11 +53,12 @@ from gateway.models.model_selection import ModelSelection
 from gateway.models.service_classes import ServiceClasses
 from gateway.quotas.headers import openai_headers
 from gateway.relay.relay import relay
-from gateway.telemetry.request_record import CLIENT_CLOSED, Progress, RequestRecord
+from gateway.telemetry.progress import Progress
+from gateway.telemetry.request_record import CLIENT_CLOSED, RequestRecord
 from gateway.telemetry.tracing import Tracing
 from gateway.tenants.authentication import Authentication
 from gateway.tokenization.prompt_hasher import PromptHasher
-from workers.adapter import WorkerUnreachable
+from workers.adapter import WorkerFailed
 
 log = logging.getLogger(__name__)
 
@@ -167,9 +168,9 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                     await attempts.close(pending)
                 attempts.reports.completed(pending)
                 return
-            except WorkerUnreachable as err:
+            except WorkerFailed as err:
                 # Nothing of an answer has been sent, so the next worker may try.
-                attempts.retry_or_raise(pending, err)
+                attempts.retries.retry_or_raise(pending, err)
             except Preempted:
                 continue  # The request waits for another turn.
             except StreamInterrupted:

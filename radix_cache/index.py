@@ -130,7 +130,10 @@ class PrefixIndex(Protocol):
         ...
 
     def forget(self, worker: WorkerId) -> None:
-        """Record in one step that `worker` holds nothing, since it cleared its cache or left the fleet."""
+        """Record in one step that `worker` holds nothing, since it cleared its cache or left the fleet.
+
+        Its capacity has to be set anew.
+        """
         ...
 
     def stats(self) -> IndexStats:

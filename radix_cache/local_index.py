@@ -185,13 +185,15 @@ class LocalIndex:
 
     def enrol(self, worker: WorkerId, instance: str) -> None:
         """Note the worker's instance; a new instance holds nothing."""
-        if self._instances.setdefault(worker, instance) != instance:
-            self._instances[worker] = instance
+        if self._instances.get(worker, instance) != instance:
             self.forget(worker)
+        self._instances[worker] = instance
 
     def forget(self, worker: WorkerId) -> None:
-        """Note that `worker` holds nothing."""
+        """Note that `worker` holds nothing, and forget its capacity and its instance."""
         self._confirmed.forget(worker)
+        self._capacity.pop(worker, None)
+        self._instances.pop(worker, None)
         for prediction in [p for p in self._expiries if p[0] == worker]:
             self.withdraw(*prediction)
 

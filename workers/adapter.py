@@ -3,7 +3,7 @@
     async with adapter.stream(call) as answer:        # entered when the first bytes have arrived
         async for chunk in answer.chunks(): ...
 
-* `WorkerUnreachable` is raised before the first byte of an answer, also for an answer of status 5xx or 429. Nothing
+* `WorkerFailed` is raised before the first byte of an answer, also for an answer of status 5xx or 429. Nothing
   has been sent to the client yet, so another worker may be tried. It has the kind of failure; an error of the
   client never counts against a worker.
 * `StreamBroken` is raised after the first byte. Apart from cancellation, nothing else is raised.
@@ -44,8 +44,8 @@ class FailureKind(Enum):
     """The worker does not serve this gateway, for example because of a wrong key."""
 
 
-class WorkerUnreachable(Exception):
-    """A worker gave no answer."""
+class WorkerFailed(Exception):
+    """A worker failed before the first byte of its answer: it cannot be reached, is late, or answers 5xx or 429."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class SupportsTokenize(Protocol):
     """A WorkerAdapter of an engine that can tokenize a prompt."""
 
     async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
-        """Return the tokens of a prompt; None if the engine refuses the request. Raises WorkerUnreachable.
+        """Return the tokens of a prompt; None if the engine refuses the request. Raises WorkerFailed.
 
         `fields` are those of a /tokenize request, each as raw JSON.
         """
@@ -225,7 +225,7 @@ class SupportsTokenize(Protocol):
 class SupportsSleep(Protocol):
     """A WorkerAdapter of an engine that can release its memory for a while.
 
-    Both methods raise WorkerUnreachable, even if the engine was started without this feature.
+    Both methods raise WorkerFailed, even if the engine was started without this feature.
     """
 
     async def sleep(self) -> None:
@@ -254,7 +254,7 @@ class SupportsStallDetection(Protocol):
     def break_off(self) -> None:
         """Fail all calls, including those with a started answer, because the worker has stalled.
 
-        These calls raise WorkerUnreachable before their first byte, and StreamBroken after it.
+        These calls raise WorkerFailed before their first byte, and StreamBroken after it.
         """
         ...
 
@@ -290,13 +290,13 @@ class WorkerAdapter(Protocol):
         ...
 
     async def probe(self) -> WorkerReport:
-        """Check that the worker serves, and return its report. Raises WorkerUnreachable."""
+        """Check that the worker serves, and return its report. Raises WorkerFailed."""
         ...
 
     def abandon(self) -> None:
         """Fail all calls that wait for a first byte, because the worker is down; started answers continue.
 
-        These calls raise WorkerUnreachable.
+        These calls raise WorkerFailed.
         """
         ...
 

@@ -25,7 +25,7 @@ from gateway.models.model_selection import session_key
 from gateway.pipeline import Services
 from gateway.routing.router import Decision
 from gateway.settings.types import Identifier
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from gateway.tenants.directory import DirectoryUnavailable, UnknownKey, tenant_named
 from policies.admission.dispatch_window import DispatchWindow
 from policies.latency_model import predicted_ttft_ms

@@ -21,7 +21,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from gateway.settings.types import HttpUrl, Name
 from radix_cache.match import WorkerId
-from workers.adapter import SupportsSleep, WorkerUnreachable
+from workers.adapter import SupportsSleep, WorkerFailed
 from workers.worker import Health
 
 QUERY_PARAMETERS = {
@@ -153,7 +153,7 @@ class _WorkerHandlers:
     async def _finished(self, identity: str, doing: Awaitable[None], state: str) -> OperationResponse:
         try:
             await doing
-        except WorkerUnreachable as err:
+        except WorkerFailed as err:
             raise Problem(503, f"The engine does not carry out the command: {err}.") from err
         except worker_sleep.WorkerBusy as err:
             raise self._requests_under_way(err.streams) from err

@@ -32,7 +32,7 @@ from gateway.fleet.loads import Loads
 from gateway.fleet.worker import Worker
 from gateway.queueing.dispatch_windows import DispatchWindows
 from gateway.queueing.shared.keys import model_of
-from gateway.queueing.shared.queue_store import CellState
+from gateway.queueing.shared.queue_messages import CellState
 from gateway.queueing.shared.shards_in_step import ShardsInStep
 from gateway.queueing.shared.shared_turns import SharedTurns
 from policies.cell_ownership import fair_part

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from gateway.fleet.worker_lookup import WorkerLookup
-from gateway.queueing.shared.queue_store import CellState
+from gateway.queueing.shared.queue_messages import CellState
 from policies.cell_turns import QueueProgress
 
 log = logging.getLogger(__name__)

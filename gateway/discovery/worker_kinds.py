@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec.structs import replace
 
 from gateway.settings.workers import AUTO_KIND, WorkerSettings
-from workers.adapter import WorkerTarget, WorkerUnreachable
+from workers.adapter import WorkerFailed, WorkerTarget
 from workers.probing.identification import ask_kind
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class WorkerKinds:
         async with self._asking:
             try:
                 kind = await ask_kind(self._target_of(settings))
-            except (WorkerUnreachable, OSError):
+            except (WorkerFailed, OSError):
                 return
         if kind not in (settings.kind, UNKNOWN_KIND):
             log.warning(
@@ -82,7 +82,7 @@ class WorkerKinds:
         async with self._asking:
             try:
                 kind = await ask_kind(self._target_of(settings))
-            except (WorkerUnreachable, OSError) as err:
+            except (WorkerFailed, OSError) as err:
                 if self._troubles.get(settings.url) != str(err):
                     log.warning("worker %s has not reported its kind yet: %s", settings.id, err)
                     self._troubles[settings.url] = str(err)

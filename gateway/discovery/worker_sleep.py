@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from gateway.discovery.worker_registry import DRAINED_SECONDS, WorkerRegistry
-from workers.adapter import SupportsSleep, WorkerUnreachable
+from workers.adapter import SupportsSleep, WorkerFailed
 
 NOTICE_SECONDS = 2 * DRAINED_SECONDS
 """Time within which every gateway has read that a worker is drained."""
@@ -34,7 +34,7 @@ async def put_to_sleep(
         streams: returns the number of running requests on the worker, as far as it is known.
 
     Raises:
-        WorkerUnreachable: the engine does not answer. The worker is then drained only if it was before.
+        WorkerFailed: the engine does not answer. The worker is then drained only if it was before.
         WorkerBusy: the worker has running requests. The worker is then drained only if it was before.
     """
     was_drained = worker in await registry.draining()
@@ -45,13 +45,13 @@ async def put_to_sleep(
         if count := streams():
             raise WorkerBusy(count)
         await engine.sleep()
-    except (WorkerUnreachable, WorkerBusy):
+    except (WorkerFailed, WorkerBusy):
         if not was_drained:
             await registry.resume([worker])
         raise
 
 
 async def wake_up(registry: WorkerRegistry, worker: str, engine: SupportsSleep) -> None:
-    """Wake the engine of a worker, and make gateways send requests to it again. Raises WorkerUnreachable."""
+    """Wake the engine of a worker, and make gateways send requests to it again. Raises WorkerFailed."""
     await engine.wake()
     await registry.resume([worker])

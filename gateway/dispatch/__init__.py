@@ -7,7 +7,9 @@ acquisition/         from the ranking to a placement: at once, in a turn, by pre
 placement            the chosen worker, and what is reserved on it; prefill_decode_pairs: on two workers
 pending_request      the notes that dispatch keeps on a request; last_ranking: of one that waits for a worker of its
                      choice
-attempts             sending, retries; hedged_opening and hedging: a second worker beside the first
+attempts             a placement, the sending, the end; prefix_prediction: the blocks its worker will hold
+retries              whether another worker is tried after a failure, and which
+hedged_opening       a second worker beside the first; hedging: its rules
 worker_calls         the call that a worker gets
 attempt_reports      the outcome of each attempt, for the fleet and the index
 charged_tokens       the tokens that a request is charged: the worker's count, or the gateway's own for an answer

@@ -19,7 +19,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.kv_index.feedback import Feedback
 from policies.admission.target_refusal import SAMPLES_MIN
 from radix_cache.index import PrefixIndex
-from workers.adapter import FailureKind, WorkerAnswer, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerAnswer, WorkerFailed
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class AttemptReports:
         assert pending.attempt is not None
         self._fleet.answer_broke_off(pending.attempt.placement.worker)
 
-    def record_failure(self, pending: PendingRequest, placement: Placement, cause: WorkerUnreachable) -> None:
+    def record_failure(self, pending: PendingRequest, placement: Placement, cause: WorkerFailed) -> None:
         """Note the worker at fault, which is not tried again."""
         worker = placement.worker
         if cause.worker == placement.prefill_worker.id:

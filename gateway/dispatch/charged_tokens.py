@@ -23,7 +23,7 @@ from gateway.dispatch.placement import Placement
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.request_context import RequestContext
 from gateway.domain.token_usage import ChargedTokens, TokenUsage
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 
 log = logging.getLogger(__name__)
 

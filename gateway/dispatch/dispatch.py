@@ -54,7 +54,7 @@ class Dispatch:
     estimates: OutputEstimates
     provider_overflow: ProviderOverflow
     provider_quota: ProviderQuota
-    retries: RetryBudget
+    retry_budget: RetryBudget
     hedging: Hedging
     preemption: Preemption
     preemption_requests: PreemptionRequests

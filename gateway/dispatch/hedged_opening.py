@@ -6,13 +6,12 @@ from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.hedging import Hedging, OpeningStream, first_of, fits_twice
 from gateway.dispatch.pending_request import Attempt, PendingRequest
-from gateway.dispatch.placement import Placement
 from gateway.dispatch.worker_calls import MakeCall
 from gateway.quotas.quota_store import Lease
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.target_refusal import SAMPLES_MIN
 from policies.latency_model import predicted_ttft_p95_ms
-from workers.adapter import WorkerAnswer, WorkerCall, WorkerUnreachable
+from workers.adapter import WorkerAnswer, WorkerCall, WorkerFailed
 
 
 class HedgedOpenings:
@@ -27,21 +26,25 @@ class HedgedOpenings:
         rules: Hedging,
         acquisition: WorkerAcquisition,
         reports: AttemptReports,
-        retries: RetryBudget,
+        retry_budget: RetryBudget,
         clock: Callable[[], float],
     ) -> None:
         self.enabled = rules.enabled
         self._rules = rules
         self._acquisition = acquisition
         self._reports = reports
-        self._retries = retries
+        self._retry_budget = retry_budget
         self._clock = clock
 
-    def after_seconds(self, pending: PendingRequest, placement: Placement, lease: Lease) -> float | None:
+    def after_seconds(self, pending: PendingRequest, call: WorkerCall, lease: Lease) -> float | None:
         """Return after how long without a first byte a second worker gets the request; None: it is not hedged."""
         rules = self._rules
+        assert pending.attempt is not None
+        placement = pending.attempt.placement
         if (
-            placement.at_provider
+            not call.stream
+            or call.carrier is not None
+            or placement.at_provider
             or pending.hedged
             or pending.background
             or pending.prompt.prompt_tokens > rules.prompt_tokens_max
@@ -66,7 +69,7 @@ class HedgedOpenings:
     ) -> WorkerAnswer:
         """Return the first answer of this attempt and of a second one, begun `after_seconds` later.
 
-        The attempt that answers, or is left alone, leads; the other's placement is freed. Raises WorkerUnreachable.
+        The attempt that answers, or is left alone, leads; the other's placement is freed. Raises WorkerFailed.
         """
         first = OpeningStream(attempt.placement.call_target.stream(call))
         race = _Race(self._reports, pending, attempt, first)
@@ -81,7 +84,7 @@ class HedgedOpenings:
         try:
             winner = await first_of(first, after_seconds, open_second, race.drop)
             race.win(winner)
-        except WorkerUnreachable:
+        except WorkerFailed:
             race.outcome = "failed"
             raise
         finally:
@@ -97,16 +100,16 @@ class HedgedOpenings:
 
         None without room, if too many requests are retried, or if the first attempt is done by then.
         """
-        if not self._retries.remaining(self._clock()):
+        if not self._retry_budget.remaining(self._clock()):
             return None
         placement = await self._acquisition.second_placement(pending, attempt.placement)
         if placement is None:
             return None
         # The first attempt was just in time, or other requests have spent the budget since.
-        if first.task.done() or not self._retries.remaining(self._clock()):
+        if first.task.done() or not self._retry_budget.remaining(self._clock()):
             self._reports.free_unused(placement, 0.0)
             return None
-        self._retries.try_spend(self._clock())
+        self._retry_budget.try_spend(self._clock())
         if pending.progress.trace is not None:
             pending.progress.mark("hedge")
         pending.hedged = True
@@ -135,7 +138,7 @@ class _Race:
         self._running[opening] = attempt
         return opening
 
-    def drop(self, opening: OpeningStream, err: WorkerUnreachable | None) -> None:
+    def drop(self, opening: OpeningStream, err: WorkerFailed | None) -> None:
         """Free the placement of an attempt that brought no answer; the other one leads from now on."""
         gone, pending = self._running[opening], self._pending
         if err is not None:

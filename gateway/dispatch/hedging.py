@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from gateway.quotas.quota_store import UNITS, Lease
-from workers.adapter import WorkerAnswer, WorkerUnreachable
+from workers.adapter import WorkerAnswer, WorkerFailed
 
 OUTCOMES = ("won", "lost", "failed", "left")
 """Of second attempts: the second answered, the first did, the second brought no answer, the client left before."""
@@ -58,10 +58,10 @@ class OpeningStream:
         """Whether the worker refused the request; asked once the task is done without a failure."""
         return self.task.result().status >= 400
 
-    def failure(self) -> WorkerUnreachable | None:
+    def failure(self) -> WorkerFailed | None:
         """Return why the worker brought nothing, once the task is done; raise any other error of the task."""
         err = self.task.exception()
-        if err is None or isinstance(err, WorkerUnreachable):
+        if err is None or isinstance(err, WorkerFailed):
             return err
         raise err
 
@@ -77,13 +77,13 @@ async def first_of(
     first: OpeningStream,
     after_seconds: float,
     open_second: Callable[[], Awaitable[OpeningStream | None]],
-    on_failure: Callable[[OpeningStream, WorkerUnreachable | None], None],
+    on_failure: Callable[[OpeningStream, WorkerFailed | None], None],
 ) -> OpeningStream:
     """Return the stream that has the first bytes, and leave the other as it is.
 
     `open_second` is called if the first stream has no bytes in time. `on_failure` is called for a stream that
     brought nothing while the other goes on; with None if the second one has refused, which is no answer as long as
-    the first may have one. Raises the last stream's WorkerUnreachable; the first stream's at once, if that one
+    the first may have one. Raises the last stream's WorkerFailed; the first stream's at once, if that one
     timed out.
     """
     await asyncio.wait([first.task], timeout=after_seconds)
@@ -102,9 +102,9 @@ async def first_of(
             on_failure(opening, err)
 
 
-def _copy_of(err: WorkerUnreachable) -> WorkerUnreachable:
+def _copy_of(err: WorkerFailed) -> WorkerFailed:
     """Copy a failure: an error that a task holds, raised where the task is held, would be a reference cycle."""
-    return WorkerUnreachable(
+    return WorkerFailed(
         str(err),
         failure=err.failure,
         timed_out=err.timed_out,

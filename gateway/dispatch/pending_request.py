@@ -9,11 +9,11 @@ from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.request_context import RequestContext
 from gateway.kv_index.feedback import Expectation
 from gateway.queueing.shared.keys import queue_of
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from policies.latency_model import predicted_ttft_ms
 from policies.queueing.protocol import Ticket
 from radix_cache.match import WorkerId
-from workers.adapter import WorkerAnswer, WorkerUnreachable
+from workers.adapter import WorkerAnswer, WorkerFailed
 
 
 class Attempt:
@@ -112,7 +112,7 @@ class PendingRequest:
         self.ticket: Ticket | None = None
         self.charged_units = 0.0
         """Cost units that the queue has charged its tenant for it."""
-        self.failed_workers: dict[WorkerId, WorkerUnreachable] = {}
+        self.failed_workers: dict[WorkerId, WorkerFailed] = {}
         """The workers that failed at it, and why."""
         self.providers_tried: set[WorkerId] = set()
         self.provider_full_until: dict[WorkerId, float] = {}

@@ -14,7 +14,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.ranks import Ranks, RankShare
 from gateway.fleet.worker import Worker
-from gateway.queueing.shared.queue_store import SharedTicket
+from gateway.queueing.shared.queue_messages import SharedTicket
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota_store import Lease

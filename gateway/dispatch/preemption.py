@@ -9,9 +9,11 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
+from gateway.dispatch.pending_request import Attempt, PendingRequest
 from gateway.dispatch.placement import Placement
 from gateway.queueing.shared.preemption_requests import Need
 from policies.admission.window_room import fits_window
+from workers.adapter import WorkerAnswer, WorkerCall
 
 PREEMPTIONS_MAX = 3
 """Preemptions of one request: then it keeps its placement."""
@@ -54,6 +56,19 @@ class PreemptibleAttempt:
         self._timeout.reschedule(asyncio.get_running_loop().time())
 
 
+def may_be_preempted(pending: PendingRequest, call: WorkerCall) -> bool:
+    """Return whether a request may have to give up its placement: batch work at its first attempts.
+
+    What a carrier has taken cannot be called back.
+    """
+    return (
+        pending.background
+        and not pending.failed_workers
+        and pending.preemptions < PREEMPTIONS_MAX
+        and call.carrier is None
+    )
+
+
 class Preemption:
     """The batch requests that wait for a first byte, in the order in which they were sent."""
 
@@ -69,6 +84,27 @@ class Preemption:
     def remove(self, attempt: PreemptibleAttempt) -> None:
         """Do not cut this attempt off any more. Removing it twice has no effect."""
         self._attempts.pop(attempt, None)
+
+    async def open(self, pending: PendingRequest, attempt: Attempt, call: WorkerCall) -> WorkerAnswer:
+        """Send a batch request, and return the answer once its first bytes are there.
+
+        Raises WorkerFailed, Preempted.
+        """
+        placement = attempt.placement
+        stream = placement.call_target.stream(call)
+        preemptible = PreemptibleAttempt(placement)
+        self.add(preemptible)
+        try:
+            answer = await preemptible.first_byte(stream.__aenter__())
+        except Preempted:
+            pending.preemptions += 1
+            self.count += 1
+            pending.progress.discard_attempt()
+            raise
+        finally:
+            self.remove(preemptible)
+        attempt.stream = stream
+        return answer
 
     def can_make_room(self, needs: Sequence[Need]) -> bool:
         """Return whether cutting attempts off would make enough room for one of these needs."""

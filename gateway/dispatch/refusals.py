@@ -14,14 +14,14 @@ from gateway.domain.errors import (
 )
 from gateway.quotas.quota_store import Refusal
 from gateway.relay.worker_errors import read_error
-from workers.adapter import FailureKind, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerFailed
 
 BUSY_SECONDS = 1.0
 """When to come back if all workers are busy and none names a time."""
 
 
 def no_worker_left(
-    failures: Collection[WorkerUnreachable], *, at_provider: bool
+    failures: Collection[WorkerFailed], *, at_provider: bool
 ) -> WorkerError | ContextExceeded | Overloaded:
     """Return the error for a request after all its workers failed: Overloaded if all of them were busy.
 

@@ -24,7 +24,7 @@ from gateway.quotas.leases import Leases
 from gateway.quotas.limit import scopes_for
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota_store import Lease, QuotaStoreUnavailable, Refusal, Reservation
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from policies.admission.retry_budget import RetryBudget
 
 
@@ -35,12 +35,12 @@ class Reservations:
         self,
         leases: Leases,
         estimates: OutputEstimates,
-        retries: RetryBudget,
+        retry_budget: RetryBudget,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.leases = leases
         self._estimates = estimates
-        self._retries = retries
+        self._retry_budget = retry_budget
         self._clock = clock
 
     async def reserve(self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress) -> Lease:
@@ -50,7 +50,7 @@ class Reservations:
         IdempotencyKeyReused; WorkerError if the request was sent to workers of another model before, and may not be
         sent again.
         """
-        if progress.attempts and not self._retries.try_spend(self._clock()):
+        if progress.attempts and not self._retry_budget.try_spend(self._clock()):
             raise WorkerError
         tenant, model = ctx.tenant, ctx.model.name
         scopes = scopes_for(tenant.scopes, model)

@@ -16,7 +16,7 @@ from gateway.fleet.worker import Worker
 from gateway.fleet.worker_lookup import WorkerLookup
 from policies.speeds import FleetSpeeds
 from radix_cache.match import WorkerId
-from workers.adapter import FailureKind, WorkerReport, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerFailed, WorkerReport
 from workers.worker import Health
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Fleet(WorkerLookup):
         worker.failures += 1
         self._count_failure(worker, "an answer broke off")
 
-    def request_failed(self, worker: Worker, cause: WorkerUnreachable) -> None:
+    def request_failed(self, worker: Worker, cause: WorkerFailed) -> None:
         """Note that a request got no answer.
 
         A busy worker is healthy. A server error counts once another worker has answered the request: see `blame`.
@@ -116,7 +116,7 @@ class Fleet(WorkerLookup):
         if cause.failure is FailureKind.UNHEALTHY:
             self._count_failure(worker, str(cause))
 
-    def blame(self, worker: Worker, cause: WorkerUnreachable) -> None:
+    def blame(self, worker: Worker, cause: WorkerFailed) -> None:
         """Blame a worker for a server error: another worker has answered the same request."""
         self._count_failure(worker, f"{cause}, where another worker answered")
 
@@ -202,7 +202,7 @@ class Fleet(WorkerLookup):
         """Probe a worker once and take over its report."""
         try:
             self._take_over(worker, await worker.adapter.probe())
-        except WorkerUnreachable as err:
+        except WorkerFailed as err:
             self._in_trouble(worker, str(err))
         # Whatever goes wrong in an adapter or a report is this worker's failure: the others are probed on.
         except Exception as err:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from gateway.domain.model import Model
 from gateway.quotas.limit import Limit
 from gateway.quotas.prices import Prices
-from workers.adapter import WorkerUnreachable
+from workers.adapter import WorkerFailed
 
 REST_SECONDS = 1.0
 """How long a provider gets no requests after a 429 that does not name a time."""
@@ -29,7 +29,7 @@ class Provider:
         """Return what the provider charges for the model; None where it costs nothing."""
         return self.prices.get(model.name, model.prices)
 
-    def rest_seconds(self, cause: WorkerUnreachable) -> float:
+    def rest_seconds(self, cause: WorkerFailed) -> float:
         """Return for how many seconds a busy provider should get no requests; 0 if it asks for no rest."""
         asked_seconds = cause.retry_after_seconds
         if asked_seconds is None:

@@ -161,8 +161,7 @@ class KvEventFeeds:
             for at in self._followed.values():
                 at.synced_tenure = None  # It is unknown which of the calls under way will arrive.
         followed = set()
-        for worker in self.match_confidence.doubted_workers() - self.leases.table.leases.keys():
-            self.match_confidence.update(worker, losses=None, hybrid=False)
+        self.match_confidence.keep_only(self.leases.table.leases.keys())
         for worker, lease in self.leases.table.leases.items():
             known = self.knowledge(worker)
             # While Redis is away, changes of other gateways do not arrive, so answers have to confirm paths.

@@ -9,6 +9,7 @@ Each gateway learns the share from its own answers. Whether there is doubt, it l
 the worker's events.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from radix_cache.match import WorkerId
@@ -31,6 +32,7 @@ class MatchConfidence:
     def __init__(self) -> None:
         self._doubts: dict[WorkerId, _Doubt] = {}
         self._healed: dict[WorkerId, int] = {}
+        """How many losses of a worker's events answers have made up for: these raise no doubt again."""
 
     def of(self, worker: WorkerId) -> float:
         """Return the confidence for a worker: 0 to 1."""
@@ -42,9 +44,11 @@ class MatchConfidence:
         doubt = self._doubts.get(worker)
         return doubt is not None and doubt.hybrid
 
-    def doubted_workers(self) -> set[WorkerId]:
-        """Return the workers for which the confidence is learnt from answers."""
-        return set(self._doubts)
+    def keep_only(self, workers: Collection[WorkerId]) -> None:
+        """Forget all other workers."""
+        for kept in (self._doubts, self._healed):
+            for worker in [each for each in kept if each not in workers]:
+                del kept[worker]
 
     def update(self, worker: WorkerId, *, losses: int | None, hybrid: bool) -> None:
         """Take over what the gateway that follows the worker knows.

@@ -39,8 +39,9 @@ from radix_cache.redis.call import RedisDown
 from radix_cache.shared.feed_lease_store import FeedKnowledge
 from radix_cache.shared.shared_index import SharedIndex
 from radix_cache.tiers import Tier
+from workers.kv_events.batch_order import FeedNotice
 from workers.kv_events.source import EventSource
-from workers.kv_events.subscriber import FeedNotice, KvEventSubscriber, TooManyEvents
+from workers.kv_events.subscriber import KvEventSubscriber, TooManyEvents
 
 log = logging.getLogger(__name__)
 

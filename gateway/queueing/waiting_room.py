@@ -7,13 +7,9 @@
                |            +--> the client leaves: the ticket is removed
                +--> its wait ends:        AdmissionTimeout, or what the service class says
 
-Nothing polls. Code that makes room (a first token, an end, a worker that is back) calls `give_turns`; the request
-that has its turn gets its placement before its task runs, so that no later arrival can take it. A request that
-would rather wait for a worker that has its prompt cached than go to a free worker keeps its place in the order,
-and no other request takes that worker; others may go to the free one.
-
-Where several gateways give turns together, the order is kept in Redis, and the room counts, bounds and times the
-requests that wait; see gateway/queueing/shared/shared_queue.py.
+The room bounds how many requests wait and how long; turn_giving.py gives them their turns. Where several gateways
+give turns together, the order is kept in Redis, and the room counts, bounds and times the requests that wait; see
+gateway/queueing/shared/shared_queue.py.
 """
 
 import asyncio
@@ -30,11 +26,11 @@ from gateway.queueing.room_counters import RoomCounters
 from gateway.queueing.room_occupancy import RoomOccupancy
 from gateway.queueing.room_rules import RoomRules, WaitEnd
 from gateway.queueing.shared.turn_requests import AskAnew
-from gateway.queueing.waiters import Placed, Waiter, Waiters
+from gateway.queueing.turn_giving import TurnGiving
+from gateway.queueing.waiters import Placed, Waiter
 from policies.admission.closed_workers import ClosedWorkers
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals, flood_of
-from policies.queueing.protocol import QueueTurn, Ticket
-from policies.queueing.two_level_order import FlowHeads
+from policies.queueing.protocol import Ticket
 from radix_cache.match import WorkerId
 
 TENANTS_COUNTED = 256
@@ -70,12 +66,19 @@ class WaitingRoom(Generic[Placed]):
         """The tenants that have requests waiting."""
         self._give_back = give_back
         self._clock = clock
-        self._may_give_turns = may_give_turns
-        self._has_room = has_room
-        self._full_workers = full_workers
-        self._counters = RoomCounters(rules.policy)
-        self.waiters = Waiters[Placed]()
+        turns = self._turns = TurnGiving[Placed](
+            rules,
+            self._occupancy,
+            self.received,
+            clock,
+            may_give_turns=may_give_turns,
+            has_room=has_room,
+            full_workers=full_workers,
+        )
+        self.waiters = turns.waiters
         """The requests that this gateway gives their turns."""
+        self.give_turns = turns.give_turns
+        self.at_once = turns.at_once
         self._elsewhere: dict[int, Ticket] = {}
         self._number = 0
 
@@ -83,8 +86,9 @@ class WaitingRoom(Generic[Placed]):
         """Use these rules from now on. A new policy starts with empty counters, and waiting requests ask anew."""
         anew, self.rules = rules.policy is not self.rules.policy, rules
         self._occupancy.bounds = rules.bounds
+        self._turns.rules = rules
         if anew:
-            self._counters = RoomCounters(rules.policy, self._number, self.waiting())
+            self._turns.counters = RoomCounters(rules.policy, self._number, self.waiting())
             self.move()
 
     def __len__(self) -> int:
@@ -99,7 +103,9 @@ class WaitingRoom(Generic[Placed]):
         else:
             number, arrived_at = before.number, before.arrived_at
         ticket = ticket_of(asked, number, arrived_at)
-        self._counters.arrives(ticket, self.waiters.one_of_each_flow() if self.waiters.by_number else ())
+        self._turns.counters.arrives(
+            ticket, self.waiters.one_of_each_flow() if self.waiters.by_number else ()
+        )
         return ticket
 
     def correct(self, ticket: Ticket, cost_change: float, *, counted_elsewhere: bool = False) -> None:
@@ -109,12 +115,12 @@ class WaitingRoom(Generic[Placed]):
         """
         self.received.correct(ticket, cost_change)
         if not counted_elsewhere:
-            self._counters.correct(ticket, cost_change)
+            self._turns.counters.correct(ticket, cost_change)
 
     @property
     def may_give_turns(self) -> bool:
         """Whether this room may give turns now; false while requests in another room go before those here."""
-        return self._may_give_turns is None or self._may_give_turns()
+        return self._turns.may_give_turns
 
     @property
     def tokens(self) -> int:
@@ -125,22 +131,6 @@ class WaitingRoom(Generic[Placed]):
         """Return what waits of a tenant if that is most of all that waits; else nothing."""
         own = self._occupancy.of_tenants.get(tenant)
         return NONE_WAITING if own is None else flood_of(own, self._occupancy.totals.requests)
-
-    def at_once(self, ticket: Ticket, place: Callable[[], Placed | None]) -> Placed | None:
-        """Return a placement without waiting, if there is room and no request was here before.
-
-        Raises what `place` raises.
-        """
-        if self.waiters.by_number or not (self._may_give_turns is None or self._may_give_turns()):
-            return None
-        now = self._clock()
-        turn = self._counters.next((ticket,), now)
-        if turn is None:
-            return None
-        placed = place()
-        if placed is not None:
-            self._granted(turn, now)
-        return placed
 
     async def wait(
         self,
@@ -229,87 +219,11 @@ class WaitingRoom(Generic[Placed]):
 
     def adopt(self, tenant: str, virtual_time: float, finish: float) -> None:
         """Take over a tenant's tag from the queue of all gateways; see RoomCounters."""
-        self._counters.adopt(tenant, virtual_time, finish)
+        self._turns.counters.adopt(tenant, virtual_time, finish)
 
     def debts(self) -> dict[str, float]:
         """Return how far tenants are ahead of the virtual time; see RoomCounters."""
-        return self._counters.debts()
-
-    def give_turns(self, turns_max: int | None = None) -> bool:
-        """Give out what room there is now, in the order of the policy, and return whether there was any.
-
-        A request that would rather wait for its own worker is passed over. `turns_max` bounds how many turns are
-        given.
-        """
-        closed = ClosedWorkers()
-        if turns_max == 0 or not self._may_have_room(closed):
-            return False
-        self._estimate_one()
-        full = self._full_workers()
-        own_workers, heads = full is not None, self._heads(full or ())
-        given = passed_over = 0
-        while (turn := self._counters.next(heads.heads, self._clock())) is not None:
-            waiter = self.waiters.of(turn.ticket)
-            placed = self._look(waiter, closed)
-            if placed is None and not waiter.turn.done():
-                heads.pass_over(turn.ticket)
-                passed_over += 1
-                if own_workers:
-                    heads.leave_out(closed)
-            else:
-                given += self._end_wait(waiter, turn, placed)
-                heads.take(turn.ticket)
-                if own_workers:
-                    heads.leave_out(self._full_workers() or ())
-            if (
-                given == turns_max
-                or passed_over > self.rules.passed_over_max
-                or not self._may_have_room(closed)
-            ):
-                break
-        return given > 0
-
-    def _end_wait(self, waiter: Waiter[Placed], turn: QueueTurn, placed: Placed | None) -> bool:
-        """Remove a request that was looked at, and give it the placement; False: it can have no turn."""
-        self.waiters.remove(waiter)
-        if placed is None:
-            return False
-        self._granted(turn, self._clock())
-        waiter.turn.set_result(placed)
-        return True
-
-    def _may_have_room(self, closed: ClosedWorkers) -> bool:
-        """Return whether a request here may get its turn now, on a worker that is not closed."""
-        return (
-            bool(self.waiters.by_number)
-            and self.may_give_turns
-            and self._has_room(closed, self.waiters.least_tokens())
-        )
-
-    def _heads(self, full: Collection[WorkerId]) -> FlowHeads:
-        """Return the requests that go first, of each tenant and class; none that waits for a full worker."""
-        return FlowHeads(
-            self.waiters.flows,
-            self.rules.order,
-            self._clock(),
-            passed_over_of_flow_max=self.rules.passed_over_of_flow_max,
-            without=full,
-        )
-
-    def _estimate_one(self) -> None:
-        """Bring the ticket up to date that was estimated longest ago, if that is long ago."""
-        number = self.waiters.ages.take_due(self._clock())
-        waiter = self.waiters.by_number[number] if number is not None else None
-        if waiter is None or waiter.estimate is None or waiter.turn.done():
-            return
-        try:
-            ticket = waiter.estimate()
-        except Exception as err:  # noqa: BLE001 - what its routing policy raises concerns this request alone
-            self.waiters.refuse(waiter, err)
-            return
-        if ticket is not waiter.ticket:
-            self._occupancy.correct(waiter.ticket, ticket)
-            self.waiters.change(waiter, ticket)
+        return self._turns.counters.debts()
 
     def close(self, error: Exception) -> None:
         """End every wait with this error."""
@@ -339,17 +253,3 @@ class WaitingRoom(Generic[Placed]):
             self._give_back(waiter.turn.result())
         # The next request may be smaller than this one, and fit where this one did not.
         self.give_turns()
-
-    def _look(self, waiter: Waiter[Placed], closed: ClosedWorkers) -> Placed | None:
-        """Return a placement if there is room for the request; one that can have no turn is done with."""
-        if waiter.turn.done():
-            return None  # Its task was cancelled.
-        try:
-            return waiter.place(closed)
-        except Exception as err:  # noqa: BLE001 - what its routing policy raises concerns this request alone
-            waiter.turn.set_exception(err)
-        return None
-
-    def _granted(self, turn: QueueTurn, now: float) -> None:
-        self._counters.granted(turn)
-        self.received.record(turn.ticket, now)

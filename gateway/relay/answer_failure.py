@@ -6,8 +6,8 @@ from typing import NoReturn
 from gateway.domain.errors import RefusedByWorker, StreamInterrupted
 from gateway.domain.request import InferenceRequest
 from gateway.relay.worker_errors import StreamError, WorkerErrorFields, read_error
-from gateway.telemetry.request_record import Progress
-from workers.adapter import FailureKind, WorkerUnreachable
+from gateway.telemetry.progress import Progress
+from workers.adapter import FailureKind, WorkerFailed
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def raise_failure(
     if begun:
         log.warning("request %s broke off at worker %s: %s", progress.id, progress.worker, reason)
         raise StreamInterrupted
-    raise WorkerUnreachable(reason, failure=FailureKind.SERVER_ERROR)
+    raise WorkerFailed(reason, failure=FailureKind.SERVER_ERROR)
 
 
 def refusal_of(status: int, body: bytes) -> RefusedByWorker:

@@ -5,7 +5,7 @@ Without it, a few answers without end of one worker would take more memory than 
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.memory_budget import MemoryLease
-from workers.adapter import FailureKind, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerFailed
 
 FREE_BYTES = 1024**2
 """Shorter answers are not accounted for."""
@@ -27,7 +27,7 @@ class AnswerMemory:
     def add(self, more: int) -> None:
         """Account for so many bytes more.
 
-        Raises WorkerUnreachable for an answer that is too large, and Overloaded if others take the memory now.
+        Raises WorkerFailed for an answer that is too large, and Overloaded if others take the memory now.
         """
         self._bytes += more
         if self._bytes <= FREE_BYTES:
@@ -36,7 +36,7 @@ class AnswerMemory:
         try:
             self._lease.reserve(needed - self._reserved)
         except BadRequest as err:
-            raise WorkerUnreachable(
+            raise WorkerFailed(
                 "its answer takes more memory than all requests may (listen.memory_bytes_max)",
                 failure=FailureKind.SERVER_ERROR,
             ) from err

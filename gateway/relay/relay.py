@@ -17,8 +17,8 @@ from gateway.relay.redaction import TRANSFER_FIELD, without_cached_tokens, witho
 from gateway.relay.stream_relay import EVENT_STREAM, StreamRelay
 from gateway.relay.whole_answer import read_body, read_whole
 from gateway.relay.worker_errors import ERROR_FIELD, error_in_answer
-from gateway.telemetry.request_record import Progress
-from workers.adapter import FailureKind, WorkerAnswer, WorkerUnreachable
+from gateway.telemetry.progress import Progress
+from workers.adapter import FailureKind, WorkerAnswer, WorkerFailed
 
 
 class _Answer(msgspec.Struct):
@@ -61,7 +61,7 @@ async def relay(
             client has had the beginning of it.
         RefusedByWorker: The worker refused the request as the client's mistake.
         ConnectionResetError: The client has left.
-        WorkerUnreachable: One of the failures above while the client has had nothing of the answer, or a whole
+        WorkerFailed: One of the failures above while the client has had nothing of the answer, or a whole
             answer that is malformed or too large: another worker may try.
         Overloaded: Other requests take the memory that the answer needs.
     """
@@ -82,7 +82,7 @@ async def relay(
         else:
             body = await read_whole(answer, request, progress, memory, response_shapes, running_usage)
             await _relay_whole(answer, body, exchange, request, progress, headers, reports_cached_tokens)
-    except WorkerUnreachable:
+    except WorkerFailed:
         memory.release()
         raise
     finally:
@@ -116,7 +116,7 @@ async def _relay_whole(
                 body = without_cached_tokens(body)
         await exchange.answer(answer.status, kind, body, headers)
     except WorkerError as err:
-        raise WorkerUnreachable("no answer to such a request", failure=FailureKind.SERVER_ERROR) from err
+        raise WorkerFailed("no answer to such a request", failure=FailureKind.SERVER_ERROR) from err
     if progress.trace is not None:
         progress.note_finish_reasons(body)
     progress.output_sent(progress.frames)

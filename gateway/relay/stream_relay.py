@@ -15,8 +15,8 @@ from gateway.domain.exchange import Exchange
 from gateway.domain.request import InferenceRequest
 from gateway.relay.answer_failure import raise_failure
 from gateway.relay.frame_filter import FrameFilter
-from gateway.telemetry.request_record import Progress
-from workers.adapter import StreamBroken, WorkerAnswer, WorkerUnreachable
+from gateway.telemetry.progress import Progress
+from workers.adapter import StreamBroken, WorkerAnswer, WorkerFailed
 
 EVENT_STREAM = "text/event-stream"
 
@@ -68,7 +68,7 @@ class StreamRelay:
             if self._begun:
                 # The client has the beginning of this answer, which another worker cannot continue.
                 raise StreamInterrupted from err
-            raise WorkerUnreachable(str(err)) from err
+            raise WorkerFailed(str(err)) from err
         except WorkerError as err:
             # The client's API cannot express a frame. The answer has begun: `begin` comes before any frame.
             raise StreamInterrupted from err

@@ -10,8 +10,8 @@ from gateway.relay.frame_filter import FrameFilter
 from gateway.relay.sse_payloads import SsePayloadReader
 from gateway.relay.stream_aggregator import StreamAggregator
 from gateway.relay.stream_relay import EVENT_STREAM
-from gateway.telemetry.request_record import Progress
-from workers.adapter import FailureKind, StreamBroken, WorkerAnswer, WorkerUnreachable
+from gateway.telemetry.progress import Progress
+from workers.adapter import FailureKind, StreamBroken, WorkerAnswer, WorkerFailed
 
 BODY_BYTES_MAX = 256 * 1024**2
 """Longest stream for a client that wants a whole answer."""
@@ -36,7 +36,7 @@ async def read_whole(
         running_usage: As for `relay`.
 
     Raises:
-        WorkerUnreachable: The answer broke off, is an error, or is malformed or too large.
+        WorkerFailed: The answer broke off, is an error, or is malformed or too large.
         RefusedByWorker: The worker refused the request in its stream.
         Overloaded: Other requests take the memory that the answer needs.
     """
@@ -55,7 +55,7 @@ async def read_whole(
 async def read_body(answer: WorkerAnswer, memory: AnswerMemory) -> bytes:
     """Return the body of an answer that is not a stream.
 
-    Raises WorkerUnreachable if it breaks off or is too large, Overloaded.
+    Raises WorkerFailed if it breaks off or is too large, Overloaded.
     """
     parts = []
     try:
@@ -63,7 +63,7 @@ async def read_body(answer: WorkerAnswer, memory: AnswerMemory) -> bytes:
             memory.add(len(chunk))
             parts.append(chunk)
     except StreamBroken as err:
-        raise WorkerUnreachable(str(err)) from err
+        raise WorkerFailed(str(err)) from err
     return b"".join(parts)
 
 
@@ -75,7 +75,7 @@ async def _aggregated(
     response_shapes: ResponseShapes | None,
     running_usage: bool,
 ) -> bytes:
-    """Return the whole answer that a stream amounts to. Raises WorkerUnreachable, RefusedByWorker, Overloaded."""
+    """Return the whole answer that a stream amounts to. Raises WorkerFailed, RefusedByWorker, Overloaded."""
     shape = response_shapes.of(request.surface) if response_shapes is not None else None
     reader, aggregator, size = SsePayloadReader(), StreamAggregator(request.surface, shape), 0
     frames = FrameFilter(wants_usage=True, answers=request.answers, running_usage=running_usage)
@@ -95,9 +95,9 @@ async def _aggregated(
             aggregator.add(payload)
         return aggregator.body(done=reader.done)
     except StreamBroken as err:
-        raise WorkerUnreachable(str(err)) from err
+        raise WorkerFailed(str(err)) from err
     except StreamInterrupted as err:
-        raise WorkerUnreachable("no whole answer", failure=FailureKind.SERVER_ERROR) from err
+        raise WorkerFailed("no whole answer", failure=FailureKind.SERVER_ERROR) from err
     except RefusedByWorker:
         progress.worker_refused = True
         raise

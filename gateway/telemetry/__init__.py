@@ -1,7 +1,7 @@
 """Telemetry: one record per request, and the metrics, traces and logs made from it.
 
-`request_record` is the account of one request, filled in while it runs (`request_events`: its wait and its failed
-attempts; `outcome`: how it ended). When the request has ended, observers read the record: `metrics` counts it for
+`progress` is the account of one request while it runs (`request_events`: its wait, its failed attempts), and makes
+its `request_record` at the end (`outcome`: how it ended). Observers read the record: `metrics` counts it for
 Prometheus (`request_families` names the metrics, `histogram` has their buckets; `gen_ai_metrics` are
 OpenTelemetry's), `tracing` turns it into OpenTelemetry spans (`trace` has their ids, `span_attributes` their
 attributes, `batch_trace` those of batches), `overview` sums it up for the console. `metric_families` are

@@ -24,14 +24,14 @@ from gateway.media.media_parts import ChatMedia
 from gateway.tokenization.text_encoder import TextEncoder
 from gateway.tokenization.token_cache import TokenCache
 from radix_cache.blocks import Tokens
-from workers.adapter import SupportsTokenize, WorkerAdapter, WorkerUnreachable
+from workers.adapter import SupportsTokenize, WorkerAdapter, WorkerFailed
 
 log = logging.getLogger(__name__)
 
 RawFields = Mapping[str, msgspec.Raw]
 Tokenize = Callable[[str, RawFields], Awaitable[Tokens | None]]
 """Returns the tokens for (model, fields of a /tokenize request); None if the engine refuses. Raises
-WorkerUnreachable.
+WorkerFailed.
 """
 
 CALL_SECONDS_MAX = 1.0
@@ -83,14 +83,14 @@ class FleetTokenizer:
         self._serving = serving
 
     async def __call__(self, model: str, fields: RawFields) -> Tokens | None:
-        """Return the tokens; None if the engine refuses. Raises WorkerUnreachable."""
+        """Return the tokens; None if the engine refuses. Raises WorkerFailed."""
         able = [
             (w.load.streams, w.adapter)
             for w in self._serving(model)
             if isinstance(w.adapter, SupportsTokenize)
         ]
         if not able:
-            raise WorkerUnreachable("no worker of this model can tokenize")
+            raise WorkerFailed("no worker of this model can tokenize")
         _, adapter = min(able, key=lambda one: one[0])
         return await adapter.tokenize(fields, CALL_SECONDS_MAX)
 
@@ -177,7 +177,7 @@ class WorkerEncoder:
         try:
             async with asyncio.timeout(CALL_SECONDS_MAX):
                 tokens = await self._tokenize(self._model, fields)
-        except (WorkerUnreachable, TimeoutError) as err:
+        except (WorkerFailed, TimeoutError) as err:
             # Logged as a warning once, until an engine answers again.
             level = logging.DEBUG if self._silent_until else logging.WARNING
             self._silent_until = self._clock() + AGAIN_SECONDS

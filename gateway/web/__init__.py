@@ -5,11 +5,12 @@ paths for operators). An inference request becomes an exchange (inference_handle
 exchange.py), which the pipeline serves; a dialect (dialect.py, dialect_factory.py) translates between the called
 API and the chat completions of workers.
 
-- The APIs: `openai`, `anthropic`, `responses`; also model_list.py, token_count.py; of a tenant's own use
-  own_usage.py, own_requests.py, own_usage_handlers.py; path_spellings.py: the ways in which clients write a path
+- The APIs: `openai`, `anthropic`, `responses`; also model_list.py, token_count.py; of a tenant's own use:
+  `own_usage`; path_spellings.py: the ways in which clients write a path
 - Tools that no engine runs, such as web search: omitted_tools.py
 - Request bodies: `bodies`
 - Files, batches and responses that are stored for tenants: `stored`
+- A client that does not read its answer: unread_watch.py
 - Errors and headers: error_response.py, request_identity.py, client_address.py, queue_headers.py
 - Requests of another cell's tenant: cell_relay.py
 - The OpenAPI document: `openapi`

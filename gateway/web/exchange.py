@@ -3,7 +3,6 @@
 The request is aiohttp's, or a DirectRequest (gateway/web/direct), which has what is needed of one.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -11,24 +10,19 @@ from types import MappingProxyType
 from typing import cast
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestPayloadError
 
 from gateway.cells.hop import HEADER as HOP
 from gateway.domain.errors import (
     BadRequest,
-    BodyTimeout,
     GatewayError,
-    PayloadTooLarge,
     WorkerError,
 )
 from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import InferenceRequest, QueueHeaders, Surface
 from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address
-from gateway.web.bodies.body_reader import read_body
-from gateway.web.bodies.compressed_body import decompress, decompressor_for
-from gateway.web.bodies.expectation import ask_for_body
 from gateway.web.bodies.inference_body import decode_inference_body
+from gateway.web.bodies.whole_body import whole_body
 from gateway.web.cell_relay import CELL, CellRelay, answer_headers, relayed_chunks
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
@@ -36,6 +30,7 @@ from gateway.web.direct.answer import DirectAnswer
 from gateway.web.direct.request import DirectRequest
 from gateway.web.queue_headers import parse_queue_headers
 from gateway.web.request_identity import REQUEST_ID, SERVER, new_request_id, presented_key, set_caller
+from gateway.web.unread_watch import UnreadWatch
 
 IDEMPOTENCY_KEY_LENGTH_MAX = 255
 COMMENT = b": waiting\n\n"
@@ -55,10 +50,7 @@ class OneWriteAnswer(web.StreamResponse):
 
 
 class HttpExchange:
-    """One HTTP request and its answer, as the pipeline sees them: an implementation of Exchange.
-
-    One timer watches a whole answer for a client that does not read it; `close` ends the timer.
-    """
+    """One HTTP request and its answer, as the pipeline sees them: an implementation of Exchange."""
 
     caller: None = None
     """None: the tenant of an HTTP request follows from its API key."""
@@ -73,8 +65,7 @@ class HttpExchange:
     closes_connection = False
     """Whether the answer is the last of its connection: the gateway will stop, others serve new connections."""
     _queue_headers: QueueHeaders | None = None
-    _blocked_since: float | None = None
-    _timer: asyncio.TimerHandle | None = None
+    _unread_watch: UnreadWatch | None = None
 
     def __init__(
         self,
@@ -202,35 +193,8 @@ class HttpExchange:
         """
         if self._logged:
             set_caller(self._http, tenant)
-        http, encoding = cast(object, self._http), self._http.headers.get("Content-Encoding")
-        decompressor = decompressor_for(encoding) if encoding is not None else None
-        # As most bodies do, this one may have come together with its headers: there is nothing to wait for.
-        body = None
-        if isinstance(http, DirectRequest):
-            body, http.whole = http.whole, None
-        try:
-            if body is None:
-                content = self._http.content
-                body = content.read_nowait() if content.is_eof() else await self._body()
-        except RequestPayloadError as err:
-            raise BadRequest("The body did not arrive as its headers said.") from err
-        if len(body) > self._body_bytes_max:
-            raise PayloadTooLarge(self._body_bytes_max)
-        if decompressor is not None:
-            body = await decompress(body, decompressor, self.memory, self._body_bytes_max)
+        body = await whole_body(self._http, self.memory, self._body_bytes_max, self._body_seconds_max)
         return await decode_inference_body(body, self._dialect, tenant, self.memory)
-
-    async def _body(self) -> bytes:
-        """Return a body that arrives. Raises PayloadTooLarge, BodyTimeout, RequestPayloadError."""
-        http, bytes_max = self._http, self._body_bytes_max
-        try:
-            if (http.content_length or 0) > bytes_max:
-                raise PayloadTooLarge(bytes_max)
-            await ask_for_body(http)
-            async with asyncio.timeout(self._body_seconds_max):
-                return await read_body(http.content, bytes_max, self.memory)
-        except TimeoutError:
-            raise BodyTimeout(self._body_seconds_max) from None
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         """Start a streamed answer, unless a comment has started it already."""
@@ -330,9 +294,9 @@ class HttpExchange:
             await self._await_client_read(self.response.write_eof(), 0)
 
     def close(self) -> None:
-        """Stop the timer; the request has been served or has failed."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """End the watch over the client; the request has been served or has failed."""
+        if self._unread_watch is not None:
+            self._unread_watch.close()
 
     async def _send_last(self, response: web.StreamResponse, data: bytes) -> None:
         """Send the last bytes of an answer."""
@@ -342,28 +306,14 @@ class HttpExchange:
             await self._await_client_read(response.write_eof(data), len(data))
 
     async def _await_client_read(self, writing: Awaitable[None], size: int) -> None:
-        """Wait until the socket takes what is written: a full socket means a client that does not read."""
+        """Wait until the socket takes what is written; what may have to wait for the client is watched."""
         transport = self._http.transport
         if size <= UNWATCHED_BYTES_MAX and transport is not None and not transport.get_write_buffer_size():
             await writing  # It never waits: all of this fits the transport's buffer.
             return
-        loop = asyncio.get_running_loop()
-        if self._timer is None:
-            self._timer = loop.call_later(self._unread_seconds_max, self._check_blocked, loop)
-        self._blocked_since = loop.time()
-        try:
-            await writing
-        finally:
-            self._blocked_since = None
-
-    def _check_blocked(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Abort the connection if the client has read nothing for too long; else look again when that could be."""
-        blocked = loop.time() - self._blocked_since if self._blocked_since is not None else 0.0
-        if blocked < self._unread_seconds_max:
-            self._timer = loop.call_later(self._unread_seconds_max - blocked, self._check_blocked, loop)
-        elif self._http.transport is not None:
-            # As if the client had hung up: the waiting handler is cancelled, and releases worker and quota.
-            self._http.transport.abort()
+        if self._unread_watch is None:
+            self._unread_watch = UnreadWatch(self._http, self._unread_seconds_max)
+        await self._unread_watch.wait(writing)
 
     def _headers(self, of_request: Mapping[str, str], of_answer: Mapping[str, str]) -> dict[str, str]:
         headers = {

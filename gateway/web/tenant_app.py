@@ -36,7 +36,7 @@ from gateway.web.openai.batches import BatchHandlers
 from gateway.web.openai.deployments import DEPLOYMENT_SURFACES
 from gateway.web.openai.files import FileHandlers
 from gateway.web.openapi.document import tenant_api_document
-from gateway.web.own_usage_handlers import OwnUsageHandlers
+from gateway.web.own_usage.own_usage_handlers import OwnUsageHandlers
 from gateway.web.path_spellings import AZURE_PREFIXES, PREFIXES, spellings
 from gateway.web.request_identity import SERVER, presented_key, set_caller
 from gateway.web.responses.conversations import ConversationHandlers

@@ -6,7 +6,7 @@ reserves no quota and sends no request to a worker for inference.
 
 from gateway.domain.errors import GatewayError
 from gateway.pipeline import Services, authenticate, read_request
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from gateway.web.exchange import HttpExchange
 
 

@@ -19,8 +19,10 @@ from gateway.dispatch.hedging import Hedging
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.placement import Placement, Placements
 from gateway.dispatch.preemption import Preemption
+from gateway.dispatch.prefix_prediction import PrefixPrediction
 from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.reservations import Reservations
+from gateway.dispatch.retries import Retries
 from gateway.dispatch.worker_calls import WorkerCalls
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
@@ -100,7 +102,10 @@ def dispatch_of(
     )
 
     # The attempts: retries, hedging, and the reports of their outcomes.
-    retries, hedging = RetryBudget(**msgspec.structs.asdict(requests.retries)), _hedging(requests.hedging)
+    retry_budget, hedging = (
+        RetryBudget(**msgspec.structs.asdict(requests.retries)),
+        _hedging(requests.hedging),
+    )
     index_quota = IndexQuota(index.replica.namespaces, clock)
     reports = AttemptReports(
         placements=placements,
@@ -114,20 +119,19 @@ def dispatch_of(
         acquisition=acquisition,
         reports=reports,
         hedged=HedgedOpenings(
-            rules=hedging, acquisition=acquisition, reports=reports, retries=retries, clock=clock
+            rules=hedging, acquisition=acquisition, reports=reports, retry_budget=retry_budget, clock=clock
         ),
+        retries=Retries(acquisition=acquisition, reports=reports, budget=retry_budget, clock=clock),
+        prediction=PrefixPrediction(index=index, index_quota=index_quota, reports=reports),
         router=router,
-        index=index,
-        index_quota=index_quota,
         estimates=estimates,
         provider_quota=provider_quota,
-        retries=retries,
         preemption=preemption,
         clock=clock,
     )
 
     dispatch = Dispatch(
-        reservations=Reservations(leases, estimates, retries, clock),
+        reservations=Reservations(leases, estimates, retry_budget, clock),
         acquisition=acquisition,
         attempts=attempts,
         worker_calls=_worker_calls(settings, cache_salt, rooms),
@@ -141,7 +145,7 @@ def dispatch_of(
         estimates=estimates,
         provider_overflow=provider_overflow,
         provider_quota=provider_quota,
-        retries=retries,
+        retry_budget=retry_budget,
         hedging=hedging,
         preemption=preemption,
         preemption_requests=preemption_requests,

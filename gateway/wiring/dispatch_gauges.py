@@ -89,12 +89,12 @@ def _attempt_gauges(dispatch: Dispatch) -> tuple[ValueFamily, ...]:
         single_counter(
             "radixgate_retries_total",
             "Retries of requests on another worker, after an attempt without a first byte.",
-            lambda: dispatch.retries.spent,
+            lambda: dispatch.retry_budget.spent,
         ),
         single_counter(
             "radixgate_retries_refused_total",
             "Retries refused by the retry budget (`requests.retries`).",
-            lambda: dispatch.retries.refused,
+            lambda: dispatch.retry_budget.refused,
         ),
         CounterFamily(
             name="radixgate_hedges_total",

@@ -14,8 +14,8 @@ A request waits for the workers that are close enough to the best one (`waits_fo
 or its own routes, its window or its turn change. So no look is in vain that could be known to be, and none is late.
 A search ends when PASSED_OVER_MAX looks were in vain, or when as many requests were passed over as may be in all
 (passed_over_max of search_bounds.py): the next search goes on behind them.
-gateway/queueing/shared/lua/passed_over.lua follows this rule, since a look costs Redis three commands; a gateway
-alone looks at requests by their last ranking (gateway/dispatch/last_ranking.py).
+gateway/queueing/shared/lua/passed_over_requests.lua follows this rule, since a look costs Redis three commands; a
+gateway alone looks at requests by their last ranking (gateway/dispatch/last_ranking.py).
 """
 
 from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ requests come the share would be nothing, and a fixed number (`at_least`) is all
 
 The current slot is not over yet, so the window is up to one slot shorter than `seconds`.
 
-Spent by gateway/dispatch: attempts.py (another worker), reservations.py (another model), hedged_opening.py.
+Spent by gateway/dispatch: retries.py (another worker), reservations.py (another model), hedged_opening.py.
 """
 
 from collections import deque

@@ -374,7 +374,8 @@ class SharedIndex:
         self.tenures.end(worker)
 
     def _forget_own(self, worker: WorkerId) -> None:
-        """Forget what this process knows of the worker beside the replica."""
+        """Forget what this process knows of the worker beside the replica, its capacity too."""
+        self._capacity.forget(worker)
         self._own.forget(worker)
         if self._away is not None:
             self._away.forget(worker)

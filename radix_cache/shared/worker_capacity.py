@@ -31,6 +31,10 @@ class WorkerCapacity:
         self._blocks_max[worker] = blocks_max
         return True
 
+    def forget(self, worker: WorkerId) -> None:
+        """Forget the capacity of a worker, which may have left."""
+        self._blocks_max.pop(worker, None)
+
     def cut_excess(self, worker: WorkerId) -> None:
         """Cut the blocks that the worker holds beyond its capacity, as the replica shows them."""
         room, tenure = self._blocks_max.get(worker), self._replica.tenures.get(worker)

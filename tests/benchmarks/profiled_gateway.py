@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gateway.cli.commands import serve
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 
 LOOK_SECONDS = 0.02
 """How often the files are looked for."""

@@ -12,7 +12,7 @@ from statistics import median
 import msgspec
 import pytest
 
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from tests.browser.chromium import ARGUMENTS, CHROMIUM
 from tests.fakes.scripted_worker import ScriptedWorker
 

@@ -244,6 +244,20 @@ async def test_a_bound_also_cuts_what_is_there(index):
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 2}
 
 
+async def test_a_worker_that_left_has_no_capacity_until_it_reports_one_again(index):
+    index.set_capacity(W, 2)
+    index.forget(W)
+    await index.catch_up()
+    index.enrol(W, "instance 1")
+    await index.catch_up()
+    index.confirm(SPACE, path(1, 2, 3), W)
+    await index.catch_up()
+    assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 3}
+    index.set_capacity(W, 2)
+    await index.catch_up()
+    assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 2}
+
+
 async def test_unused_blocks_are_forgotten(index, clock):
     index.confirm(SPACE, path(1, 2), W)
     # Redis stamps uses with a clock of its own, which runs on while this one stands: seconds on a busy machine.

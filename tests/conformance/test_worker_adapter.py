@@ -13,8 +13,8 @@ from workers.adapter import (
     StreamBroken,
     SupportsTokenize,
     WorkerCall,
+    WorkerFailed,
     WorkerTarget,
-    WorkerUnreachable,
 )
 from workers.adapters.registry import BUILT_IN
 
@@ -156,7 +156,7 @@ async def test_what_it_refuses_to_tokenise_it_may_refuse_to_answer(tokenizing, w
 )
 async def test_an_engine_that_gives_no_tokens_is_no_source_of_them(tokenizing, worker, answer, status):
     tokenized(worker, answer, status)
-    with pytest.raises(WorkerUnreachable):
+    with pytest.raises(WorkerFailed):
         await tokenizing.tokenize(FIELDS, 5.0)
 
 
@@ -187,7 +187,7 @@ async def test_an_empty_salt_is_not_sent(adapter, worker):
 )
 async def test_no_answer_before_the_first_byte_is_unreachable(adapter, worker, status, failure):
     worker.then(status=status)
-    with pytest.raises(WorkerUnreachable) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         await read(adapter, call())
     assert (raised.value.failure, raised.value.rate_limited) == (failure, status == 429)
 
@@ -212,7 +212,7 @@ async def test_no_answer_before_the_first_byte_is_unreachable(adapter, worker, s
 )
 async def test_a_busy_worker_may_say_when_to_come_back(adapter, worker, said, seconds):
     worker.then(status=503, headers=said)
-    with pytest.raises(WorkerUnreachable) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         await read(adapter, call())
     assert raised.value.retry_after_seconds == seconds
 
@@ -233,7 +233,7 @@ async def test_a_mistake_of_the_client_is_an_answer(adapter, worker, status):
 
 async def test_a_connection_that_breaks_before_the_first_byte_is_unreachable(adapter, worker):
     worker.then(break_after=0)
-    with pytest.raises(WorkerUnreachable) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         await read(adapter, call())
     assert raised.value.failure is FailureKind.UNHEALTHY
 
@@ -251,14 +251,14 @@ async def test_a_connection_that_breaks_after_it_is_a_broken_stream(adapter, wor
 async def test_a_worker_that_is_not_there_is_unreachable(adapter, worker):
     await worker.stop()
     for ask in (lambda: read(adapter, call()), adapter.probe):
-        with pytest.raises(WorkerUnreachable) as raised:
+        with pytest.raises(WorkerFailed) as raised:
             await ask()
         assert raised.value.failure is FailureKind.UNHEALTHY
 
 
 async def test_silence_before_the_first_byte_is_bounded(adapter, worker):
     worker.then(silent=True)
-    with pytest.raises(WorkerUnreachable) as failure:
+    with pytest.raises(WorkerFailed) as failure:
         await read(adapter, call(first_byte_seconds_max=0.1))
     assert failure.value.timed_out
     await asyncio.wait_for(worker.seen[0].done.wait(), 60)
@@ -272,7 +272,7 @@ async def test_whoever_waits_at_a_worker_that_is_down_can_go_elsewhere(adapter, 
     while len(worker.seen) < 2:
         await asyncio.sleep(0.005)
     adapter.abandon()
-    with pytest.raises(WorkerUnreachable) as unreachable:
+    with pytest.raises(WorkerFailed) as unreachable:
         await asyncio.wait_for(waiting, 60)
     assert not unreachable.value.timed_out
     await asyncio.wait_for(worker.seen[1].done.wait(), 60)
@@ -323,7 +323,7 @@ async def test_a_worker_that_is_not_ready_says_so(adapter, worker, kind):
     if kind in ("openai", "ollama"):
         pytest.skip("an OpenAI-compatible server and Ollama have no way to say that they are not ready")
     worker.ready = False
-    with pytest.raises(WorkerUnreachable):
+    with pytest.raises(WorkerFailed):
         await adapter.probe()
 
 
@@ -333,5 +333,5 @@ async def test_a_worker_that_is_not_ready_says_so(adapter, worker, kind):
 )
 async def test_a_worker_that_talks_nonsense_is_unreachable(adapter, worker, listed):
     worker.listed = listed
-    with pytest.raises(WorkerUnreachable):
+    with pytest.raises(WorkerFailed):
         await adapter.probe()

@@ -21,8 +21,10 @@ from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements
 from gateway.dispatch.preemption import Preempted, Preemption
+from gateway.dispatch.prefix_prediction import PrefixPrediction
 from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.reservations import Reservations
+from gateway.dispatch.retries import Retries
 from gateway.dispatch.worker_calls import WorkerCalls
 from gateway.domain.model import Model
 from gateway.domain.prompt_blocks import PromptBlocks
@@ -47,7 +49,7 @@ from gateway.quotas.limit import Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota_store import Lease
 from gateway.routing.router import Router
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from gateway.tokenization.text_encoder import TextEncoder
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.waiting_bounds import WaitingRoomBounds
@@ -61,7 +63,7 @@ from radix_cache.namespace import Namespace
 from tests.fakes.clock import FakeClock
 from tests.fakes.scripted_queue import ScriptedQueue
 from tests.fakes.stub_adapter import StubAdapter
-from workers.adapter import StreamBroken, WorkerUnreachable
+from workers.adapter import StreamBroken, WorkerFailed
 
 SPACE = Namespace(model="m", block_size=64)
 WINDOW = 640
@@ -161,7 +163,7 @@ class DispatchStage:
         shared: bool = False,
         limits: DispatchLimits = LIMITS,
         hedging: Hedging | None = None,
-        retries: RetryBudget | None = None,
+        retry_budget: RetryBudget | None = None,
         waiting_seconds_max: float = 30.0,
         queue: str = "sfq",
         passed_over_max: int = 0,
@@ -207,7 +209,7 @@ class DispatchStage:
         self.leases = Leases(LocalQuotaStore(self.clock))
         self.provider_quota = ProviderQuota(self.leases, self.estimates)
         self.overflow = ProviderOverflow(self.fleet, self.provider_quota)
-        self.retries = retries or RetryBudget(share=0.2, at_least=10, seconds=10.0)
+        self.retry_budget = retry_budget or RetryBudget(share=0.2, at_least=10, seconds=10.0)
         self.hedging = hedging or Hedging()
         self.policy = CostPolicy()
         self.router = Router(
@@ -232,7 +234,7 @@ class DispatchStage:
             preemption_requests=self.needs,
             clock=self.clock,
         )
-        self.reservations = Reservations(self.leases, self.estimates, self.retries, self.clock)
+        self.reservations = Reservations(self.leases, self.estimates, self.retry_budget, self.clock)
         reports = AttemptReports(
             placements=self.placements,
             fleet=self.fleet,
@@ -248,15 +250,16 @@ class DispatchStage:
                 rules=self.hedging,
                 acquisition=self.acquisition,
                 reports=reports,
-                retries=self.retries,
+                retry_budget=self.retry_budget,
                 clock=self.clock,
             ),
+            retries=Retries(
+                acquisition=self.acquisition, reports=reports, budget=self.retry_budget, clock=self.clock
+            ),
+            prediction=PrefixPrediction(index=self.index, index_quota=self.index_quota, reports=reports),
             router=self.router,
-            index=self.index,
-            index_quota=self.index_quota,
             estimates=self.estimates,
             provider_quota=self.provider_quota,
-            retries=self.retries,
             preemption=self.preemption,
             clock=self.clock,
         )
@@ -344,8 +347,8 @@ class DispatchStage:
                         await attempts.close(request)
                     attempts.reports.completed(request)
                     return body
-                except WorkerUnreachable as err:
-                    attempts.retry_or_raise(request, err)
+                except WorkerFailed as err:
+                    attempts.retries.retry_or_raise(request, err)
                 except Preempted:
                     continue
                 except StreamBroken:

@@ -3,7 +3,7 @@
 from collections import Counter
 from itertools import count
 
-from gateway.queueing.shared.queue_store import SharedTicket
+from gateway.queueing.shared.queue_messages import SharedTicket
 
 
 class GreedyTenants:

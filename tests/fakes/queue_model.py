@@ -8,7 +8,7 @@ from itertools import compress
 from msgspec.structs import replace
 
 from gateway.queueing.shared.keys import BATCH
-from gateway.queueing.shared.queue_store import CellState, SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_messages import CellState, SharedPlacement, SharedRoute, SharedTicket
 from policies.admission.closed_workers import ClosedWorkers
 from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.hold import close_enough_to_best, hold_while_contended

@@ -1,7 +1,7 @@
 """Accounts of running requests: one that has just begun, one that was sent, and one that was answered."""
 
 from gateway.domain.token_usage import PromptDetails, TokenUsage
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 
 
 def progress(clock, **state):

@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.domain.errors import NoWorker
 from gateway.queueing.shared.local_placements import LocalPlacements
-from gateway.queueing.shared.queue_store import SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_messages import SharedPlacement, SharedRoute, SharedTicket
 from gateway.queueing.shared.turn_requests import AskAnew
 from policies.queueing.protocol import Ticket
 from radix_cache.match import WorkerId

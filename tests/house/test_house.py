@@ -42,7 +42,7 @@ MAY_CATCH_EVERYTHING = {
     "gateway/process/loop_supervisor.py": "the supervisor of loops",
     "gateway/fleet/fleet.py": "a probe may fail in any way, and the others are probed on",
     "gateway/kv_index/worker_event_feeds.py": "whatever a publisher of KV events sends costs its own feed only",
-    "gateway/queueing/waiting_room.py": "an error of a policy ends only the request that it ranks",
+    "gateway/queueing/turn_giving.py": "an error of a policy ends only the request that it ranks",
     "gateway/queueing/shared/turn_requests.py": "the same, where a turn or the fleet ranks a request anew",
     "gateway/tokenization/encoder_child.py": "tokenizers raises nothing more precise",
     "gateway/tokenization/piecewise_encoder.py": "tokenizers raises and panics with nothing more precise",

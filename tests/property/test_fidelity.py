@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import FORM_SURFACES, GENERATING_SURFACES, Surface
 from gateway.relay.relay import relay
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from gateway.web.openai.body_fields import body_type
 from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_openai_request
-from workers.adapter import WorkerAnswer, WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapter import WorkerAnswer, WorkerCall, WorkerFailed, WorkerTarget
 from workers.adapters.openai import OpenAIAdapter
 from workers.adapters.sglang import SglangAdapter
 from workers.adapters.vllm import VllmAdapter
@@ -112,13 +112,13 @@ async def test_what_is_no_json_keeps_its_type_and_its_bytes_where_no_tokens_are_
 
 async def test_a_generated_answer_that_is_no_json_is_the_workers_failure():
     for surface in GENERATING_SURFACES:
-        with pytest.raises(WorkerUnreachable):
+        with pytest.raises(WorkerFailed):
             await passed(surface, b"<html>", "text/html")
 
 
 async def test_an_answer_that_is_nested_without_end_is_the_workers_failure():
     for surface in GENERATING_SURFACES:
-        with pytest.raises(WorkerUnreachable):
+        with pytest.raises(WorkerFailed):
             await passed(surface, b'{"choices":' + b"[" * 100_000, "application/json")
 
 

@@ -11,7 +11,7 @@ from gateway.domain.request import Surface
 from gateway.fleet.response_shape import NAMES_MAX, ResponseShapes
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import StreamAggregator
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from gateway.web.openai.inference_requests import decode_openai_request
 from workers.adapter import WorkerAnswer
 

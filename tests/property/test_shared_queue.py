@@ -13,13 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from gateway.queueing.shared.keys import BATCH, QueueKeys
-from gateway.queueing.shared.queue_store import (
-    NotJoined,
-    QueueStore,
-    SharedPlacement,
-    SharedRoute,
-    SharedTicket,
-)
+from gateway.queueing.shared.queue_messages import SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_store import NotJoined, QueueStore
 from policies.admission.filled_workers import FilledWorkers
 from policies.admission.search_bounds import PASSED_OVER_MAX
 from policies.cell_turns import TurnBounds

@@ -12,9 +12,9 @@ from gateway.domain.request import Surface
 from gateway.relay.faithful_streams import has_faithful_stream
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import StreamAggregator
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from gateway.web.openai.inference_requests import decode_openai_request
-from workers.adapter import StreamBroken, WorkerAnswer, WorkerUnreachable
+from workers.adapter import StreamBroken, WorkerAnswer, WorkerFailed
 
 HEAD = {"id": "a", "created": 1, "model": "m", "system_fingerprint": None, "x_new": {"of": ["it", 1]}}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "x": {"y": 1}}
@@ -214,14 +214,14 @@ END = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     ],
 )
 async def test_what_does_not_come_to_its_end_may_be_tried_elsewhere(stream):
-    with pytest.raises(WorkerUnreachable):
+    with pytest.raises(WorkerFailed):
         await passed(stream)
 
 
 async def test_a_whole_answer_that_breaks_off_may_be_had_elsewhere():
     broken = Stream([b'{"choices": ['], broken=True)
     broken.content_type = "application/json"
-    with pytest.raises(WorkerUnreachable):
+    with pytest.raises(WorkerFailed):
         await passed(broken)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from radix_cache.match import WorkerId
-from workers.adapter import StreamBroken, WorkerAdapter, WorkerAnswer, WorkerCall, WorkerUnreachable
+from workers.adapter import StreamBroken, WorkerAdapter, WorkerAnswer, WorkerCall, WorkerFailed
 from workers.worker import DisaggregationProfile, Role
 
 log = logging.getLogger(__name__)
@@ -177,13 +177,13 @@ class DisaggregatedCall:
             refused = await prefilling
             assert refused is not None
             return refused
-        except WorkerUnreachable as err:
+        except WorkerFailed as err:
             # A silent decode worker is waiting for the prompt's KV.
             waits = err.timed_out and not prefilling.done()
             raise _with_worker(err, self._prefill if waits else self._decode) from err
 
     async def _discard_prefill(self, call: WorkerCall) -> "_Refusal | None":
-        """Run the prefill call to its end; return its refusal, if any. Raises WorkerUnreachable."""
+        """Run the prefill call to its end; return its refusal, if any. Raises WorkerFailed."""
         try:
             async with self._prefill.adapter.stream(call) as answer:
                 if answer.status >= 400:
@@ -191,10 +191,10 @@ class DisaggregatedCall:
                 async for _ in answer.chunks():
                     pass
                 return None
-        except WorkerUnreachable as err:
+        except WorkerFailed as err:
             raise _with_worker(err, self._prefill) from err
         except StreamBroken as err:
-            raise WorkerUnreachable(f"the prefill broke off: {err}", worker=self._prefill.id) from err
+            raise WorkerFailed(f"the prefill broke off: {err}", worker=self._prefill.id) from err
 
     def _log_failed_prefill(self, prefilling: "asyncio.Task[_Refusal | None]") -> None:
         """Log a failed prefill call, even if its result is no longer awaited."""
@@ -230,7 +230,7 @@ class DisaggregatedCall:
         until = loop.time() + call.first_byte_seconds_max
         try:
             transfer = await self._prefilled(_one_token(call))
-        except WorkerUnreachable as err:
+        except WorkerFailed as err:
             raise _with_worker(err, self._prefill) from err
         if isinstance(transfer, _Refusal):
             yield transfer
@@ -243,12 +243,12 @@ class DisaggregatedCall:
             )
             try:
                 answer = await stack.enter_async_context(self._decode.adapter.stream(decode))
-            except WorkerUnreachable as err:
+            except WorkerFailed as err:
                 raise _with_worker(err, self._decode) from err
             yield answer
 
     async def _prefilled(self, call: WorkerCall) -> "msgspec.Raw | _Refusal":
-        """Run the prefill call; return the `kv_transfer_params` for the decode worker. Raises WorkerUnreachable."""
+        """Run the prefill call; return the `kv_transfer_params` for the decode worker. Raises WorkerFailed."""
         async with self._prefill.adapter.stream(call) as answer:
             if answer.status >= 400:
                 return await _refused(answer)
@@ -256,7 +256,7 @@ class DisaggregatedCall:
                 text = await _whole(answer, PREFILL_BYTES_MAX)
                 reply = msgspec.json.decode(text, type=_Prefilled)
             except (StreamBroken, msgspec.DecodeError, UnicodeError) as err:
-                raise WorkerUnreachable(f"the prefill failed: {err}") from err
+                raise WorkerFailed(f"the prefill failed: {err}") from err
         if bytes(reply.kv_transfer_params) == b"null":
             log.warning(
                 "prefill worker %s sends no kv_transfer_params: was it started with --kv-transfer-config?",
@@ -332,9 +332,9 @@ async def _whole(answer: WorkerAnswer, bytes_max: int) -> bytes:
     return b"".join(parts)
 
 
-def _with_worker(err: WorkerUnreachable, member: PairMember) -> WorkerUnreachable:
+def _with_worker(err: WorkerFailed, member: PairMember) -> WorkerFailed:
     """Return the same failure with the worker's id."""
-    return WorkerUnreachable(
+    return WorkerFailed(
         str(err),
         failure=err.failure,
         timed_out=err.timed_out,

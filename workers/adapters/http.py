@@ -17,8 +17,8 @@ from workers.adapter import (
     StreamBroken,
     WorkerAnswer,
     WorkerCall,
+    WorkerFailed,
     WorkerTarget,
-    WorkerUnreachable,
 )
 from workers.adapters.body_buffers import Buffers, total_bytes
 from workers.adapters.connection import (
@@ -50,7 +50,7 @@ REFUSAL_STATUSES = frozenset({400, 404, 413, 422})
 """The request itself is wrong, so another worker would answer the same; the response goes to the client."""
 
 
-class PathNotFound(WorkerUnreachable):
+class PathNotFound(WorkerFailed):
     """The worker does not have this path (404), because it is an older version or of another kind."""
 
 
@@ -91,54 +91,52 @@ class HttpWorker:
         return HttpCall(transport, request, call)
 
     async def get_json(self, path: str, kind: Any) -> Any:
-        """GET a small JSON document and decode it as `kind`. Raises WorkerUnreachable for any other answer."""
+        """GET a small JSON document and decode it as `kind`. Raises WorkerFailed for any other answer."""
         text = await self.get(path)
         try:
             return msgspec.json.decode(text, type=kind) if kind is not None else None
         # Text that is not UTF-8, and deep nesting, raise errors of their own.
         except (msgspec.DecodeError, UnicodeError, RecursionError) as err:
-            raise WorkerUnreachable(f"/{path}: not the JSON that was expected: {err}") from err
+            raise WorkerFailed(f"/{path}: not the JSON that was expected: {err}") from err
 
     async def get(self, path: str) -> bytes:
-        """GET a document of at most PROBE_BYTES_MAX. Raises WorkerUnreachable unless the status is 200."""
+        """GET a document of at most PROBE_BYTES_MAX. Raises WorkerFailed unless the status is 200."""
         request = (self._head("GET", path) + "\r\n").encode("latin-1")
         try:
             async with asyncio.timeout(PROBE_SECONDS_MAX):
                 status, text = await self._whole((request,), PROBE_SECONDS_MAX, PROBE_BYTES_MAX)
         except TimeoutError as err:
-            raise WorkerUnreachable(
+            raise WorkerFailed(
                 f"/{path}: no answer within {PROBE_SECONDS_MAX:g} seconds", timed_out=True
             ) from err
         except ConnectionBroken as err:
-            raise WorkerUnreachable(f"/{path}: {err}", timed_out=isinstance(err, ConnectionTimedOut)) from err
+            raise WorkerFailed(f"/{path}: {err}", timed_out=isinstance(err, ConnectionTimedOut)) from err
         if status != 200:
-            raise (PathNotFound if status == 404 else WorkerUnreachable)(
+            raise (PathNotFound if status == 404 else WorkerFailed)(
                 f"status {status} from /{path}", rate_limited=status == TOO_MANY_REQUESTS
             )
         return text
 
     async def post(self, path: str, body: bytes, seconds_max: float, bytes_max: int) -> tuple[int, bytes]:
-        """POST JSON, and return status and body of the answer. Raises WorkerUnreachable."""
+        """POST JSON, and return status and body of the answer. Raises WorkerFailed."""
         head = self._head("POST", path)
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         try:
             async with asyncio.timeout(seconds_max):
                 status, text = await self._whole((head.encode("latin-1") + body,), seconds_max, bytes_max)
         except TimeoutError as err:
-            raise WorkerUnreachable(
-                f"/{path}: no answer within {seconds_max:g} seconds", timed_out=True
-            ) from err
+            raise WorkerFailed(f"/{path}: no answer within {seconds_max:g} seconds", timed_out=True) from err
         except ConnectionBroken as err:
-            raise WorkerUnreachable(f"/{path}: {err}", timed_out=isinstance(err, ConnectionTimedOut)) from err
+            raise WorkerFailed(f"/{path}: {err}", timed_out=isinstance(err, ConnectionTimedOut)) from err
         if len(text) > bytes_max:
-            raise WorkerUnreachable(f"/{path}: the answer is too large")
+            raise WorkerFailed(f"/{path}: the answer is too large")
         return status, text
 
     async def post_command(self, path: str, seconds_max: float) -> None:
-        """POST a command without arguments. Raises WorkerUnreachable unless the status is 200."""
+        """POST a command without arguments. Raises WorkerFailed unless the status is 200."""
         status, _ = await self.post(path, b"{}", seconds_max, PROBE_BYTES_MAX)
         if status != 200:
-            raise WorkerUnreachable(f"status {status} from /{path}")
+            raise WorkerFailed(f"status {status} from /{path}")
 
     def abandon(self) -> None:
         """Fail all requests that wait for a first byte."""
@@ -193,18 +191,16 @@ class HttpCall:
                 self._request, call.first_byte_seconds_max, call.on_sent, call.on_wait
             )
         except ConnectionTimedOut as err:
-            raise WorkerUnreachable(str(err), timed_out=True) from err
+            raise WorkerFailed(str(err), timed_out=True) from err
         except ConnectionBroken as err:
-            raise WorkerUnreachable(str(err)) from err
+            raise WorkerFailed(str(err)) from err
         if (connection.status >= 300 or not first) and connection.status not in REFUSAL_STATUSES:
             text = first
             if connection.status >= 500:
                 text = await _rest_of_error(connection, first)
             connection.release()
             raise (
-                _failure(connection, text)
-                if connection.status >= 300
-                else WorkerUnreachable("an empty answer")
+                _failure(connection, text) if connection.status >= 300 else WorkerFailed("an empty answer")
             )
         self._connection = connection
         return HttpAnswer(connection, first, call.idle_seconds_max)
@@ -283,19 +279,19 @@ async def _rest_of_error(connection: AnswerReader, first: bytes) -> bytes:
     return b"".join(pieces)[:ERROR_BYTES_MAX]
 
 
-def _failure(connection: AnswerReader, body: bytes) -> WorkerUnreachable:
+def _failure(connection: AnswerReader, body: bytes) -> WorkerFailed:
     """Return the error for the status of an error response."""
     status = connection.status
     if status in BUSY_STATUSES:
-        return WorkerUnreachable(
+        return WorkerFailed(
             f"status {status}",
             failure=FailureKind.BUSY,
             retry_after_seconds=retry_after_seconds(connection.retry_after, connection.date, time.time()),
             rate_limited=status == TOO_MANY_REQUESTS,
         )
     if status in PROXY_ERROR_STATUSES:
-        return WorkerUnreachable(f"status {status}")
-    return WorkerUnreachable(
+        return WorkerFailed(f"status {status}")
+    return WorkerFailed(
         f"status {status}",
         failure=FailureKind.SERVER_ERROR if status >= 500 else FailureKind.REFUSED,
         body=body,

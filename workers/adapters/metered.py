@@ -12,7 +12,7 @@ These engines have no cache salt, so all tenants share their prefix caches.
 import re
 from typing import NamedTuple
 
-from workers.adapter import WorkerReport, WorkerTarget, WorkerUnreachable
+from workers.adapter import WorkerFailed, WorkerReport, WorkerTarget
 from workers.adapters.openai import OpenAIAdapter
 from workers.adapters.vllm import PROBES_PER_METRICS
 from workers.load_reports.engine_loads import EngineLoad, load_in_gauges
@@ -41,10 +41,10 @@ class MeteredAdapter(OpenAIAdapter):
         self._probes = 0
 
     async def probe(self) -> WorkerReport:
-        """Check that the worker serves, and read its load. Raises WorkerUnreachable."""
+        """Check that the worker serves, and read its load. Raises WorkerFailed."""
         try:
             await self.http.get_json("health", None)
-        except WorkerUnreachable:
+        except WorkerFailed:
             self._size = None  # after a restart the engine may have another one
             raise
         listed = await self.models()
@@ -65,18 +65,18 @@ class MeteredAdapter(OpenAIAdapter):
         )
 
     async def size(self) -> EngineSize:
-        """Return what the engine reports of its size. Raises WorkerUnreachable."""
+        """Return what the engine reports of its size. Raises WorkerFailed."""
         return EngineSize()
 
     async def _read_size(self) -> EngineSize:
         try:
             size = await self.size()
-        except WorkerUnreachable:
+        except WorkerFailed:
             return EngineSize()
         return EngineSize(*(each if each is not None and each > 0 else None for each in size))
 
     async def _read_load(self) -> EngineLoad | None:
         try:
             return load_in_gauges(await self.http.get(self.metrics_path), self.gauges)
-        except WorkerUnreachable:
+        except WorkerFailed:
             return None

@@ -6,7 +6,7 @@ and refuses such a prompt earlier. Ollama reports no load and no cached tokens.
 
 import msgspec
 
-from workers.adapter import WorkerReport, WorkerUnreachable
+from workers.adapter import WorkerFailed, WorkerReport
 from workers.adapters.openai import OpenAIAdapter
 
 
@@ -27,11 +27,11 @@ class OllamaAdapter(OpenAIAdapter):
     """The WorkerAdapter of kind `ollama`."""
 
     async def probe(self) -> WorkerReport:
-        """Read the models, and the contexts of those in memory. Raises WorkerUnreachable."""
+        """Read the models, and the contexts of those in memory. Raises WorkerFailed."""
         listed = await self.models()
         try:
             loaded: LoadedModels = await self.http.get_json("api/ps", LoadedModels)
-        except WorkerUnreachable:
+        except WorkerFailed:
             loaded = LoadedModels()
         contexts = {model.name: model.context_length for model in loaded.models if model.context_length}
         return WorkerReport(models=listed.names, context_lengths=contexts)

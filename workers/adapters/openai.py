@@ -155,6 +155,6 @@ class OpenAIAdapter:
         self.http.close()
 
     async def models(self) -> ModelList:
-        """Return the models that the worker serves. Raises WorkerUnreachable."""
+        """Return the models that the worker serves. Raises WorkerFailed."""
         listed: ModelList = await self.http.get_json("v1/models", ModelList)
         return listed

@@ -21,8 +21,8 @@ from workers.adapter import (
     WorkerAdapter,
     WorkerAnswer,
     WorkerCall,
+    WorkerFailed,
     WorkerReport,
-    WorkerUnreachable,
 )
 
 WITHHELD = frozenset(
@@ -91,7 +91,7 @@ class ProviderAdapter:
         async with self._inner.stream(their_call) as answer:
             if answer.status == 404:
                 # The client named a model of the gateway, so it is not its error that the provider lacks the model.
-                raise WorkerUnreachable(
+                raise WorkerFailed(
                     f"/{call.path} or {provider_name!r} is unknown", failure=FailureKind.REFUSED
                 )
             yield _Renamed(answer, provider_name, call.model)
@@ -103,7 +103,7 @@ class ProviderAdapter:
         """
         try:
             return await self._inner.probe()
-        except WorkerUnreachable as err:
+        except WorkerFailed as err:
             if not err.rate_limited:
                 raise
             return WorkerReport()

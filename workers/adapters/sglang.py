@@ -11,7 +11,7 @@ from contextlib import suppress
 import msgspec
 
 from radix_cache.blocks import Tokens
-from workers.adapter import WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
+from workers.adapter import WorkerCall, WorkerFailed, WorkerReport, WorkerTarget
 from workers.adapters import tokenize_endpoint
 from workers.adapters.http import PathNotFound
 from workers.adapters.openai import OpenAIAdapter
@@ -103,7 +103,7 @@ class SglangAdapter(OpenAIAdapter):
         return fields
 
     async def probe(self) -> WorkerReport:
-        """Check that the worker serves, and read all of WorkerReport. Raises WorkerUnreachable."""
+        """Check that the worker serves, and read all of WorkerReport. Raises WorkerFailed."""
         with suppress(PathNotFound):  # Older versions lack /ready; the list of models shows the same.
             await self.http.get_json("ready", None)
         info = await self._info()
@@ -153,7 +153,7 @@ class SglangAdapter(OpenAIAdapter):
         """Return the load; None from SGLang before 0.5.23."""
         try:
             loads: SglangLoads = await self.http.get_json("v1/loads", SglangLoads)
-        except WorkerUnreachable:
+        except WorkerFailed:
             return None
         return sum_of_ranks(loads.loads)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from radix_cache.blocks import Tokens
-from workers.adapter import WorkerCall, WorkerUnreachable
+from workers.adapter import WorkerCall, WorkerFailed
 from workers.adapters.http import REFUSAL_STATUSES, HttpWorker
 
 ANSWER_BYTES_MAX = 16 * 1024**2
@@ -57,12 +57,12 @@ def with_prompt_ids(
 
 
 async def tokenize(http: HttpWorker, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
-    """Return the tokens of a prompt; see SupportsTokenize. Raises WorkerUnreachable, also without /tokenize."""
+    """Return the tokens of a prompt; see SupportsTokenize. Raises WorkerFailed, also without /tokenize."""
     status, text = await http.post("tokenize", msgspec.json.encode(fields), seconds_max, ANSWER_BYTES_MAX)
     if status in REFUSAL_STATUSES and status != NOT_FOUND:
         return None
     if status != 200:
-        raise WorkerUnreachable(f"status {status} from /tokenize")
+        raise WorkerFailed(f"status {status} from /tokenize")
     try:
         return (
             await asyncio.to_thread(decode_in_slices, text)
@@ -70,7 +70,7 @@ async def tokenize(http: HttpWorker, fields: Mapping[str, msgspec.Raw], seconds_
             else decode_at_once(text)
         )
     except (msgspec.DecodeError, UnicodeError, OverflowError) as err:
-        raise WorkerUnreachable(f"/tokenize: not the JSON that was expected: {err}") from err
+        raise WorkerFailed(f"/tokenize: not the JSON that was expected: {err}") from err
 
 
 def decode_at_once(text: bytes) -> Tokens:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from radix_cache.blocks import Tokens
-from workers.adapter import FormPart, WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
+from workers.adapter import FormPart, WorkerCall, WorkerFailed, WorkerReport, WorkerTarget
 from workers.adapters import multipart, tokenize_endpoint
 from workers.adapters.openai import OpenAIAdapter
 from workers.kv_events.source import EventSource, reachable
@@ -66,10 +66,10 @@ class VllmAdapter(OpenAIAdapter):
         return f"X-data-parallel-rank: {call.rank}\r\n" if call.rank is not None else ""
 
     async def probe(self) -> WorkerReport:
-        """Check that the worker serves, and read all of WorkerReport. Raises WorkerUnreachable."""
+        """Check that the worker serves, and read all of WorkerReport. Raises WorkerFailed."""
         try:
             await self.http.get_json("health", None)
-        except WorkerUnreachable:
+        except WorkerFailed:
             # After a restart the worker may have another cache size, and other paths.
             self._kv_tokens_max, self._reports_sleep = None, True
             raise
@@ -103,7 +103,7 @@ class VllmAdapter(OpenAIAdapter):
             return False
         try:
             state: SleepState = await self.http.get_json("is_sleeping", SleepState)
-        except WorkerUnreachable as err:
+        except WorkerFailed as err:
             self._reports_sleep = err.timed_out
             return False
         return state.is_sleeping
@@ -116,7 +116,7 @@ class VllmAdapter(OpenAIAdapter):
         """Read KV size, ranks and load of all engines behind this server from /metrics; no load without metrics."""
         try:
             metrics = await self.http.get("metrics")
-        except WorkerUnreachable:
+        except WorkerFailed:
             self._load = None
             return
         self._kv_tokens_max, self._ranks = kv_tokens_in_metrics(metrics), ranks_in_metrics(metrics)
@@ -128,7 +128,7 @@ class VllmAdapter(OpenAIAdapter):
             ranks: dict[str, EventSourceInfo] = await self.http.get_json(
                 "kv_event_sources", dict[str, EventSourceInfo]
             )
-        except WorkerUnreachable:
+        except WorkerFailed:
             return ()
         return tuple(
             EventSource(

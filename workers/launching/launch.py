@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from workers.adapter import WorkerUnreachable
+from workers.adapter import WorkerFailed
 from workers.launching import engine_flags as flags
 from workers.launching.child_process import die_with_parent
 from workers.worker import Role
@@ -186,7 +186,7 @@ class EngineState:
 class LaunchedEngine:
     """An engine that is started, watched and restarted as a child process.
 
-    `probe` checks once whether the engine serves, and raises WorkerUnreachable if not. `environment` has
+    `probe` checks once whether the engine serves, and raises WorkerFailed if not. `environment` has
     environment variables for the engine, which are used unless they are set already.
     """
 
@@ -271,7 +271,7 @@ class LaunchedEngine:
     async def _answers(self) -> bool:
         try:
             await self._probe()
-        except WorkerUnreachable as err:
+        except WorkerFailed as err:
             self._last_error = str(err)
             return False
         return True

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from workers.adapter import SupportsTokenize, WorkerReport, WorkerTarget, WorkerUnreachable
+from workers.adapter import SupportsTokenize, WorkerFailed, WorkerReport, WorkerTarget
 from workers.adapters.http import PROBE_SECONDS_MAX, HttpWorker, PathNotFound
 from workers.adapters.registry import adapters
 from workers.probing.doctor import diagnose
@@ -44,7 +44,7 @@ class FoundEngine:
 
 
 async def ask_kind(target: WorkerTarget) -> str:
-    """Return the kind of engine at an address; `openai` if only its API is known. Raises WorkerUnreachable."""
+    """Return the kind of engine at an address; `openai` if only its API is known. Raises WorkerFailed."""
     http = HttpWorker(target)
     try:
         return kind_of(await _identified(http, IDENTIFYING_PATHS))
@@ -53,7 +53,7 @@ async def ask_kind(target: WorkerTarget) -> str:
 
 
 async def find_engine(target: WorkerTarget) -> FoundEngine:
-    """Return everything that an engine reports about itself. Raises WorkerUnreachable."""
+    """Return everything that an engine reports about itself. Raises WorkerFailed."""
     http = HttpWorker(target)
     try:
         replies = await _identified(http, (*IDENTIFYING_PATHS, *DESCRIBING_PATHS))
@@ -81,13 +81,13 @@ async def find_engine(target: WorkerTarget) -> FoundEngine:
 
 
 async def _identified(http: HttpWorker, paths: tuple[str, ...]) -> dict[str, EngineReply]:
-    """GET these paths, and further ones if they do not show the kind. Raises WorkerUnreachable."""
+    """GET these paths, and further ones if they do not show the kind. Raises WorkerFailed."""
     replies = await _replies(http, paths)
     return {**replies, **await _replies(http, OTHER_PATHS)} if kind_of(replies) == "openai" else replies
 
 
 async def _replies(http: HttpWorker, paths: tuple[str, ...]) -> dict[str, EngineReply]:
-    """GET these paths. Raises WorkerUnreachable if /v1/models does not answer; other paths may be missing."""
+    """GET these paths. Raises WorkerFailed if /v1/models does not answer; other paths may be missing."""
     replies = {
         "v1/models": EngineReply(status=200, text=(await http.get("v1/models")).decode(errors="replace"))
     }
@@ -99,7 +99,7 @@ async def _replies(http: HttpWorker, paths: tuple[str, ...]) -> dict[str, Engine
             replies[path] = EngineReply(status=200, text=text)
         except PathNotFound:
             replies[path] = EngineReply(status=404)
-        except WorkerUnreachable:
+        except WorkerFailed:
             replies[path] = EngineReply(status=0)
     return replies
 
@@ -108,5 +108,5 @@ async def _tokenizes(adapter: SupportsTokenize, **fields: object) -> bool:
     raw = {name: msgspec.Raw(json.dumps(value).encode()) for name, value in fields.items()}
     try:
         return bool(await adapter.tokenize(raw, PROBE_SECONDS_MAX))
-    except WorkerUnreachable:
+    except WorkerFailed:
         return False

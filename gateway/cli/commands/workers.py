@@ -25,7 +25,7 @@ from gateway.settings.tree import Settings
 from gateway.settings.urls import credentials_problem, url_problem
 from gateway.settings.workers import AUTO_KIND, WorkerSettings
 from gateway.wiring.fleet import target_of, worker_of
-from workers.adapter import SupportsSleep, WorkerUnreachable
+from workers.adapter import SupportsSleep, WorkerFailed
 
 app = typer.Typer(
     help="List, add, remove and drain workers. Shown are the workers of the settings and those "
@@ -189,7 +189,7 @@ async def _sleeping_engine(
         if not isinstance(adapter, SupportsSleep):
             raise CommandError(f"worker {worker} is of a kind that does not sleep: {resolved.kind}")
         yield adapter
-    except WorkerUnreachable as err:
+    except WorkerFailed as err:
         raise CommandError(f"worker {worker}: {err}") from err
     finally:
         adapter.close()

@@ -19,7 +19,7 @@ from gateway.settings.json_schema import settings_schema
 from gateway.settings.urls import url_problem
 from gateway.settings.workers import worker_id_of
 from radix_cache.match import WorkerId
-from workers.adapter import WorkerTarget, WorkerUnreachable
+from workers.adapter import WorkerFailed, WorkerTarget
 from workers.probing.identification import DEFAULT_BLOCK_SIZE, FoundEngine, find_engine
 
 ENGINE_NAMES = {
@@ -91,7 +91,7 @@ async def _find(url: str, api_key: str | None, deadline: float, notify: Callable
     while True:
         try:
             engine = await find_engine(target)
-        except WorkerUnreachable as err:
+        except WorkerFailed as err:
             trouble = str(err)
         else:
             if engine.report.models:

@@ -17,7 +17,7 @@ from gateway.cli.support.published_ports import choose_ports
 from gateway.cli.support.register_options import ANY_ADDRESS, RegisterOptions
 from gateway.telemetry import logs
 from radix_cache.match import WorkerId
-from workers.adapter import WorkerAdapter, WorkerTarget, WorkerUnreachable
+from workers.adapter import WorkerAdapter, WorkerFailed, WorkerTarget
 from workers.adapters.registry import BUILT_IN
 from workers.launching.launch import (
     ENGINES,
@@ -201,7 +201,7 @@ async def _wait_until_idle(
             while state.up and idle_probes < IDLE_PROBES:
                 try:
                     load = (await adapter.probe()).load
-                except WorkerUnreachable:
+                except WorkerFailed:
                     idle_probes = 0  # Too busy to answer: it still works on requests.
                 else:
                     if load is None:

@@ -16,7 +16,7 @@ from gateway.dispatch.placement import Placement, Placements, prefill_worker_of
 from gateway.domain.errors import NoWorker
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
-from gateway.queueing.shared.queue_store import SharedTicket
+from gateway.queueing.shared.queue_messages import SharedTicket
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision
@@ -90,8 +90,6 @@ class OwnTurnPlacements:
         It is None for a request that has just come while no other request waits. Raises NoWorker if no worker is
         left to rank, and what TtftTargets.check raises.
         """
-        if pending.failed_workers and pending.worker_failed:
-            return self._place_after_failure(pending, decision)
         if decision is None:
             if closed is not None and self._still_waits(pending, closed):
                 return None
@@ -112,13 +110,12 @@ class OwnTurnPlacements:
             pending.last_ranking = LastRanking.of(routes, self._fleet, workers, look.window, self._clock())
         return None
 
-    def _place_after_failure(self, pending: PendingRequest, decision: Decision | None) -> Placement | None:
+    def place_after_failure(self, pending: PendingRequest) -> Placement | None:
         """Place a request whose worker has failed on the best of the others; return None if there is none.
 
         No room is needed there: the request has waited its turn.
         """
-        if decision is None:
-            decision = self._ranking.rank(pending)
+        decision = self._ranking.rank(pending)
         return self._place_on(decision.routes[0], pending, decision) if decision.routes else None
 
     def _routes_to_look_at(self, look: Look, routes: Ranking) -> Ranking:

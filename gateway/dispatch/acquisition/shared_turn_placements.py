@@ -10,7 +10,8 @@ from gateway.dispatch.placement import Placement, Placements, in_fleet, prefill_
 from gateway.domain.errors import GatewayError
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.queued_request import with_estimate
-from gateway.queueing.shared.queue_store import ROUTES_MAX, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_messages import SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_store import ROUTES_MAX
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.shared.turn_requests import AskAnew
 from gateway.queueing.waiting_rooms import WaitingRooms

@@ -1,20 +1,16 @@
 """The TTFT target of a service class: which routes meet it, and what happens to a request if none does.
 
-What ends a request's wait sooner than the bound of its waiting room is decided here too (`wait_end`): the target,
-the timeout that its client asked for, and shedding from a standing queue.
+wait_end.py ends the wait of a request whose target has passed.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.dispatch.pending_request import PendingRequest
-from gateway.domain.errors import AdmissionTimeout, ClientTimeoutPassed, TargetMissed
+from gateway.domain.errors import ClientTimeoutPassed, TargetMissed
 from gateway.fleet.fleet import Fleet
-from gateway.queueing.room_rules import WaitEnd
 from gateway.queueing.waiting_room import WaitingRoom
 from policies.admission.target_refusal import MeetsTarget, has_a_chance, in_time
-from policies.admission.waiting_bounds import shed_after_seconds
-from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 
 
@@ -73,23 +69,6 @@ class TtftTargets:
         if service_class.late == "demote":
             raise Demoted
         raise TargetMissed(service_class.name, room.retry_after(pending.ctx.tenant.id))
-
-    def wait_end(self, pending: PendingRequest, room: WaitingRoom[Any], ticket: Ticket) -> WaitEnd | None:
-        """Return what ends the request's wait sooner than the bound of its waiting room; None: nothing does."""
-        service_class, expires_at = pending.service_class, pending.ctx.expires_at
-        ends = list[WaitEnd]()
-        if expires_at is not None:
-            ends.append(WaitEnd(expires_at, lambda _: ClientTimeoutPassed()))
-        if service_class.late == "reject":
-            ends.append(WaitEnd(target_at(pending), lambda retry: TargetMissed(service_class.name, retry)))
-        if service_class.late == "demote":
-            ends.append(WaitEnd(target_at(pending), lambda _: Demoted()))
-        if service_class.sheds:
-            since = room.standing_since(service_class.name)
-            standing = self._clock() - since if since is not None else 0.0
-            seconds = shed_after_seconds(service_class.ttft_seconds, standing)
-            ends.append(WaitEnd(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry)))
-        return min(ends, key=lambda end: end.until, default=None)
 
     def _has_a_chance(self, pending: PendingRequest, routes: Ranking, due_at: float) -> bool:
         return any(self._meets(has_a_chance, pending, route, due_at) for route in routes)

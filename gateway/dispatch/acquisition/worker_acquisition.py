@@ -16,11 +16,13 @@ import msgspec
 from gateway.dispatch.acquisition.first_worker import FirstWorkerWait
 from gateway.dispatch.acquisition.own_turn_placements import OwnTurnPlacements
 from gateway.dispatch.acquisition.provider_overflow import REFUSALS, OverflowDue, ProviderOverflow
+from gateway.dispatch.acquisition.provider_placements import ProviderPlacements
 from gateway.dispatch.acquisition.queue_wait import queue_wait
 from gateway.dispatch.acquisition.request_ranking import RequestRanking, queued_request
 from gateway.dispatch.acquisition.shared_turn_placements import SharedTurnPlacements
-from gateway.dispatch.acquisition.ttft_target import Demoted, TtftTargets, tokens_to_compute
+from gateway.dispatch.acquisition.ttft_target import Demoted, TtftTargets
 from gateway.dispatch.acquisition.urgent_preemption import UrgentPreemption
+from gateway.dispatch.acquisition.wait_end import WaitEnds
 from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements
@@ -30,7 +32,6 @@ from gateway.domain.token_usage import ChargedTokens
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.queued_request import with_estimate
-from gateway.queueing.room_rules import WaitEnd
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.shared.turn_requests import AskAnew
@@ -71,6 +72,8 @@ class WorkerAcquisition:
         self._overflow = overflow
         self._window = window
         self._clock = clock
+        self.providers = ProviderPlacements(fleet, overflow, queue, rooms, placements, clock)
+        self._wait_ends = WaitEnds(overflow, clock)
         targets = self.targets = TtftTargets(fleet, clock)
         ranking = self._ranking = RequestRanking(router, targets)
         self.own_turns = OwnTurnPlacements(
@@ -112,11 +115,11 @@ class WorkerAcquisition:
             except AskAnew:
                 continue  # Turns are given elsewhere now.
             except OverflowDue:
-                placement = await self.at_provider(pending, "no worker here had room in time")
+                placement = await self.providers.place(pending, "no worker here had room in time")
                 if placement is not None:
                     return placement
             except NoWorker as err:
-                placement = await self.at_provider(pending, f"{err.code} here")
+                placement = await self.providers.place(pending, f"{err.code} here")
                 if placement is not None:
                     return placement
                 if not await self._wait_for_first_worker(pending):
@@ -124,12 +127,12 @@ class WorkerAcquisition:
             except REFUSALS as err:
                 if pending.service_class.background:
                     raise
-                placement = await self.at_provider(pending, f"{err.code} here")
+                placement = await self.providers.place(pending, f"{err.code} here")
                 if placement is None:
                     raise
                 return placement
             except Demoted:
-                placement = await self.at_provider(pending, "no worker here in time")
+                placement = await self.providers.place(pending, "no worker here in time")
                 if placement is not None:
                     return placement
                 pending.demote()
@@ -190,7 +193,7 @@ class WorkerAcquisition:
             placement = await room.wait_with_all(
                 ticket,
                 partial(self._shared_turns.place_in_turn, pending, ticket, decision, self._begin_to_wait),
-                self._wait_end(pending, room, ticket),
+                self._wait_ends.soonest(pending, room, ticket),
             )
         else:
             placement = room.at_once(ticket, partial(self.own_turns.place_now, pending, decision=decision))
@@ -210,7 +213,7 @@ class WorkerAcquisition:
             placement = await room.wait(
                 ticket,
                 partial(self.own_turns.place_now, pending),
-                self._wait_end(pending, room, ticket),
+                self._wait_ends.soonest(pending, room, ticket),
                 partial(self._estimated_anew, pending),
             )
         finally:
@@ -229,36 +232,6 @@ class WorkerAcquisition:
         if self._queue.membership_of(pending.queue_name, ticket.tenant).shared:
             return await self._shared_turns.place_second(pending, ticket, decision)
         return self.own_turns.place_second(pending, ticket, decision)
-
-    async def at_provider_after_failure(self, pending: PendingRequest, why: str) -> Placement | None:
-        """Return a placement at a provider after workers here failed; batch work stays with its model's workers."""
-        if pending.service_class.background and self._fleet.serving(pending.ctx.model.name):
-            return None
-        return await self.at_provider(pending, why)
-
-    async def at_provider(self, pending: PendingRequest, why: str) -> Placement | None:
-        """Return a placement at a provider, which takes no turn here; None without room or the tenant's consent."""
-        if not pending.ctx.tenant.may_overflow:
-            return None
-        taken = await self._overflow.take(pending, why, pending.failed_workers)
-        if taken is None:
-            return None
-        route, lease = taken
-        pending.providers_tried.add(route.worker)
-        uncached = tokens_to_compute(pending.prompt.prompt_tokens, route)
-        if pending.ticket is None:
-            pending.ticket = self._rooms.of(pending.queue_name).ticket(queued_request(pending, ()))
-        ticket = self._queue.ticket(pending.ticket, pending.queue_name, pending.kv_tokens, cost=0.0)
-        self._queue.note_placed(ticket, route.worker, uncached)
-        return self._placements.place(
-            pending,
-            route,
-            uncached_tokens=uncached,
-            ticket=ticket,
-            now=self._clock(),
-            match=None,
-            provider_lease=lease,
-        )
 
     def end_and_correct(
         self, pending: PendingRequest, used: ChargedTokens | None, end: Callable[[float], bool]
@@ -282,18 +255,6 @@ class WorkerAcquisition:
             self._rooms.of(pending.queue_name).correct(
                 pending.ticket, change, counted_elsewhere=kept_elsewhere
             )
-
-    def _wait_end(
-        self, pending: PendingRequest, room: WaitingRoom[Placement], ticket: Ticket
-    ) -> WaitEnd | None:
-        """Return what ends the request's wait besides the room's own bound."""
-        ends = self.targets.wait_end(pending, room, ticket)
-        if pending.service_class.background:
-            return ends
-        at = self._overflow.overflows_at(pending, ticket.arrived_at, pending.failed_workers)
-        if at is None or (ends is not None and ends.until <= at):
-            return ends
-        return WaitEnd(at, lambda _: OverflowDue())
 
     def _estimated_anew(self, pending: PendingRequest) -> Ticket:
         """Return the ticket with the tokens and the cost as of now: others may have computed the prefix."""

@@ -1,9 +1,9 @@
 """One queue and one account of loads for all gateways.
 
 lua/                   decides in Redis which request has its turn: `call` (keys, arguments), `records`, `loads`,
-                       `routes`, `dispatch_windows`, `best_route`, `tenants` (fair order), `passed_over`, `turns`,
-                       then the functions that are called: `progress`, `admit`, `claim`, `gateways`, `cells`
-queue_store            calls them; keys names every key
+                       `routes`, `dispatch_windows`, `best_route`, `tenants` (fair order), `passed_over_requests`,
+                       `turns`, then the functions to call: `progress`, `admit`, `claim`, `gateways`, `cells`
+queue_store            calls them, with the values of queue_messages; keys names every key
 shared_queue           the queue as this gateway uses it; shared_turns is its interface
 turn_requests          the requests of this gateway that ask for their turns, and claim them
 turn_stream            receives the turns that were granted

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gateway.fleet.loads import Loads
-from gateway.queueing.shared.queue_store import SharedPlacement, SharedTicket
+from gateway.queueing.shared.queue_messages import SharedPlacement, SharedTicket
 from policies.others_load import NO_TOTALS, LoadTotals
 from radix_cache.match import WorkerId
 

@@ -29,7 +29,8 @@ from typing import Any, TypeVar
 from gateway.concurrency.bounded_wait import bounded_wait
 from gateway.queueing.shared.local_placements import LocalPlacements
 from gateway.queueing.shared.queue_members import QueueMember
-from gateway.queueing.shared.queue_store import NotJoined, QueueReply, QueueStore
+from gateway.queueing.shared.queue_messages import QueueReply
+from gateway.queueing.shared.queue_store import NotJoined, QueueStore
 from radix_cache.redis.call import RedisDown
 
 log = logging.getLogger(__name__)

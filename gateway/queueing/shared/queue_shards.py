@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gateway.queueing.shared.membership import Membership
-from gateway.queueing.shared.queue_store import SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_messages import SharedPlacement, SharedRoute, SharedTicket
 from gateway.queueing.shared.shard_layout import ShardLayout
 from gateway.queueing.shared.shared_queue import SharedQueue
 from policies.queueing.protocol import TenantOrder, Ticket

@@ -13,9 +13,20 @@ import msgspec
 
 from gateway.fleet.loads import Loads
 from gateway.queueing.shared.keys import QueueKeys, model_of
+from gateway.queueing.shared.queue_messages import (
+    CellState,
+    QueueReply,
+    SharedPlacement,
+    SharedRoute,
+    SharedTicket,
+    loads_of,
+    placement_fields,
+    reply_of,
+    route_fields,
+    ticket_fields,
+)
 from policies.admission.dispatch_window import DispatchWindow
 from policies.cell_turns import UNBOUNDED, QueueProgress, TurnBounds
-from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import CommandArgument, read_lua
 from radix_cache.redis.library import library_functions
@@ -30,7 +41,7 @@ FILES = (
         "dispatch_windows",
         "best_route",
         "tenants",
-        "passed_over",
+        "passed_over_requests",
         "turns",
     ),
     *("progress", "admit", "claim", "gateways", "cells"),
@@ -56,80 +67,6 @@ NO_WINDOW = DispatchWindow(narrow=1, wide=1)
 
 class NotJoined(Exception):
     """Redis does not know this gateway, or knows it no longer: the gateway has to join."""
-
-
-class SharedRoute(msgspec.Struct, frozen=True, gc=False):
-    """A worker that may serve a request, what it would have to compute, and the cost of waiting for it.
-
-    The cost in ms is `fixed_ms`, and `ms_per_token` for every token that is queued there when the turn is given, as
-    tokens_counted of policies/latency_model.py counts them.
-    """
-
-    worker: WorkerId
-    uncached_tokens: int
-    fixed_ms: float
-    ms_per_token: float = 0.0
-    queued_tokens: int = 0
-    """What this gateway knows to be queued there. Where several shards use the worker, it counts as its queue."""
-    slots: int = 0
-    """Requests that the worker runs at a time; 0: not known."""
-    computed_tokens: int = 0
-    """Of the queued tokens, those that `fixed_ms` takes off as computed."""
-
-
-class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A request that asks for its turn."""
-
-    id: str
-    """The gateway's name, a colon, a number."""
-    queue: str
-    tenant: str
-    weight: float
-    cost: float
-    kv_tokens: int
-    target_seconds: float = 0.0
-    """The TTFT target of its class."""
-    work_share: float = 0.0
-    """As of policies.queueing.protocol.Ticket."""
-    shard: int = 0
-    """The number of the shard that decides on it; see queue_shards.py."""
-
-
-class SharedPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A ticket that has a place on a worker."""
-
-    ticket: SharedTicket
-    worker: WorkerId
-    uncached_tokens: int
-    """Tokens in the worker's prefill queue; 0 once the first token has come."""
-
-
-class QueueReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The answer to a call. Fields that the function does not return have their defaults."""
-
-    outcome: int
-    """As the function says."""
-    due_seconds: float | None
-    """Seconds until it has to be checked whether a turn was claimed; None: never."""
-    gateways: int
-    """How many gateways are alive."""
-    loads: Loads = {}
-    id: str = ""
-    worker: WorkerId | None = None
-    uncached_tokens: int = 0
-    virtual_time: float = 0.0
-    finish: float = 0.0
-    """The finish tag of the ticket's tenant."""
-    dead: tuple[str, ...] = ()
-    """Gateways whose lease is over."""
-
-
-class CellState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What this cell has under way, for other cells."""
-
-    loads: Loads = {}
-    progress: Mapping[str, QueueProgress] = {}
-    """By queue."""
 
 
 class QueueWindows(Protocol):
@@ -177,8 +114,10 @@ class QueueStore:
 
         `before`: the queues that go before its own.
         """
-        answer = await self._call("admit", [ticket.queue, *before], [*_fields(ticket), *_flat(routes)])
-        reply = _reply(answer)
+        answer = await self._call(
+            "admit", [ticket.queue, *before], [*ticket_fields(ticket), *route_fields(routes)]
+        )
+        reply = reply_of(answer)
         if reply.outcome < 0:
             return reply
         worker, tokens, loads, virtual_time, finish = answer[3:]
@@ -186,7 +125,7 @@ class QueueStore:
             reply,
             worker=WorkerId(worker.decode()) if worker else None,
             uncached_tokens=tokens,
-            loads=_loads(loads),
+            loads=loads_of(loads),
             virtual_time=float(virtual_time),
             finish=float(finish),
         )
@@ -198,8 +137,8 @@ class QueueStore:
 
         It is placed only if no request waits in these queues, batch work apart. The first queue is its own.
         """
-        answer = await self._call("spare", queues, [*_fields(ticket), *_flat(routes)])
-        reply = _reply(answer)
+        answer = await self._call("spare", queues, [*ticket_fields(ticket), *route_fields(routes)])
+        reply = reply_of(answer)
         if reply.outcome < 0:
             return reply
         worker, tokens, loads = answer[3:]
@@ -207,15 +146,15 @@ class QueueStore:
             reply,
             worker=WorkerId(worker.decode()) if worker else None,
             uncached_tokens=tokens,
-            loads=_loads(loads),
+            loads=loads_of(loads),
         )
 
     async def claim(
         self, queues: Sequence[str], id: str, other: str | None, routes: Sequence[SharedRoute]
     ) -> QueueReply:
         """Take a turn, for the ticket `other` if that has room; outcome 1: `id` goes to `worker`; -1: too late."""
-        answer = await self._call("claim", queues, [id, other or "", *_flat(routes)])
-        reply = _reply(answer)
+        answer = await self._call("claim", queues, [id, other or "", *route_fields(routes)])
+        reply = reply_of(answer)
         if reply.outcome < 0:
             return reply
         placed, worker, tokens, loads = answer[3:]
@@ -224,7 +163,7 @@ class QueueStore:
             id=placed.decode(),
             worker=WorkerId(worker.decode()),
             uncached_tokens=tokens,
-            loads=_loads(loads),
+            loads=loads_of(loads),
         )
 
     async def first_token(self, queues: Sequence[str], id: str) -> QueueReply:
@@ -240,13 +179,13 @@ class QueueStore:
 
     async def expire(self, queues: Sequence[str], *, ahead_ms: int = 0) -> QueueReply:
         """Give turns that were not claimed to the next requests."""
-        return _reply(await self._call("expire", queues, [ahead_ms]))
+        return reply_of(await self._call("expire", queues, [ahead_ms]))
 
     async def beat(self, queues: Sequence[str], lease_ms: int) -> QueueReply:
         """Renew this gateway's lease, and return `dead` and `loads`. A lease of 0: the gateway leaves."""
         answer = await self._call("beat", queues, [lease_ms])
         dead = tuple(name.decode() for name in answer[3])
-        return msgspec.structs.replace(_reply(answer), dead=dead, loads=_loads(answer[4]))
+        return msgspec.structs.replace(reply_of(answer), dead=dead, loads=loads_of(answer[4]))
 
     async def cells(
         self,
@@ -272,11 +211,11 @@ class QueueStore:
         answer = await self._call("cells", queues, given)
         flat = [float(number) for number in answer[4]]
         progress = {queue: QueueProgress(*flat[2 * at : 2 * at + 2]) for at, queue in enumerate(queues)}
-        return _reply(answer), CellState(loads=_loads(answer[3]), progress=progress)
+        return reply_of(answer), CellState(loads=loads_of(answer[3]), progress=progress)
 
     async def reap(self, queues: Sequence[str], gateway: str, *, ahead_ms: int = 0) -> QueueReply:
         """Free what a gateway holds whose lease is over; outcome 0: it is alive."""
-        return _reply(await self._call("reap", queues, [gateway, ahead_ms]))
+        return reply_of(await self._call("reap", queues, [gateway, ahead_ms]))
 
     def join(
         self,
@@ -306,7 +245,7 @@ class QueueStore:
                         f"{id}.{at}",
                         int(fresh and at == 0),
                         len(part),
-                        *chain.from_iterable(map(_place, part)),
+                        *chain.from_iterable(map(placement_fields, part)),
                         *((len(given) // 3, *given) if at == 0 else (0,)),
                     ],
                 )
@@ -315,7 +254,7 @@ class QueueStore:
 
     async def _progress(self, queues: Sequence[str], id: str, what: str, change: float) -> QueueReply:
         answer = await self._call("progress", queues, [id, what, change], urgent=False)
-        return msgspec.structs.replace(_reply(answer), loads=_loads(answer[3]))
+        return msgspec.structs.replace(reply_of(answer), loads=loads_of(answer[3]))
 
     async def _call(
         self,
@@ -351,16 +290,7 @@ class QueueStore:
 
 
 async def _join_reply(call: Awaitable[Any]) -> QueueReply:
-    return _reply(await call)
-
-
-def _reply(answer: Any) -> QueueReply:
-    outcome, due_ms, gateways = answer[:3]
-    return QueueReply(outcome=outcome, due_seconds=due_ms / 1000 if due_ms >= 0 else None, gateways=gateways)
-
-
-def _loads(flat: Sequence[Any]) -> Loads:
-    return {WorkerId(flat[at].decode()): LoadTotals(*flat[at + 1 : at + 4]) for at in range(0, len(flat), 4)}
+    return reply_of(await call)
 
 
 def _filled(window: DispatchWindow) -> str:
@@ -369,25 +299,3 @@ def _filled(window: DispatchWindow) -> str:
         return ""
     open_tokens = "" if filled.open_tokens is None else filled.open_tokens
     return f"{filled.tokens} {filled.patient_seconds!r} {open_tokens} {filled.last_open}"
-
-
-def _fields(ticket: SharedTicket) -> tuple[CommandArgument, ...]:
-    asked = (ticket.id, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens)
-    return (*asked, ticket.target_seconds, ticket.work_share)
-
-
-def _place(place: SharedPlacement) -> tuple[CommandArgument, ...]:
-    ticket = place.ticket
-    return (
-        *(ticket.id, ticket.queue, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens),
-        *(place.worker, place.uncached_tokens),
-    )
-
-
-def _flat(routes: Sequence[SharedRoute]) -> list[CommandArgument]:
-    """Return routes as the script reads them: how many, and their fields one after another."""
-    flat: list[CommandArgument] = [len(routes)]
-    for route in routes:
-        flat += [route.worker, route.uncached_tokens, route.fixed_ms, route.ms_per_token, route.slots]
-        flat += [route.computed_tokens, route.queued_tokens]
-    return flat

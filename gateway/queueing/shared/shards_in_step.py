@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gateway.fleet.loads import Loads
-from gateway.queueing.shared.queue_store import CellState
+from gateway.queueing.shared.queue_messages import CellState
 from gateway.queueing.shared.shared_queue import SharedQueue
 from gateway.queueing.shared.shared_turns import SharedTurns
 from policies.cell_turns import QueueProgress, TurnBounds, turn_bounds

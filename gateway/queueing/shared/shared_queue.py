@@ -17,14 +17,14 @@ from gateway.fleet.loads import Loads
 from gateway.queueing.shared.local_placements import LocalPlacements, OwnLoads
 from gateway.queueing.shared.membership import LEASE_MS, Membership
 from gateway.queueing.shared.queue_members import QueueMember
-from gateway.queueing.shared.queue_store import (
+from gateway.queueing.shared.queue_messages import (
     CellState,
     QueueReply,
-    QueueStore,
     SharedPlacement,
     SharedRoute,
     SharedTicket,
 )
+from gateway.queueing.shared.queue_store import QueueStore
 from gateway.queueing.shared.turn_requests import AskAnew, TurnRequests
 from policies.cell_turns import TurnBounds
 from policies.queueing.protocol import TenantOrder, Ticket

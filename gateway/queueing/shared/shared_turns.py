@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.queueing.shared.membership import Membership
-from gateway.queueing.shared.queue_store import SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_messages import SharedPlacement, SharedRoute, SharedTicket
 from policies.queueing.protocol import TenantOrder, Ticket
 from radix_cache.match import WorkerId
 

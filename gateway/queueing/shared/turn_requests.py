@@ -20,13 +20,8 @@ from gateway.queueing.shared.keys import BATCH, model_of
 from gateway.queueing.shared.local_placements import LocalPlacements
 from gateway.queueing.shared.membership import Membership
 from gateway.queueing.shared.queue_members import QueueMember
-from gateway.queueing.shared.queue_store import (
-    QueueReply,
-    QueueStore,
-    SharedPlacement,
-    SharedRoute,
-    SharedTicket,
-)
+from gateway.queueing.shared.queue_messages import QueueReply, SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_store import QueueStore
 from policies.queueing.estimate_ages import EstimateAges
 from policies.queueing.protocol import TenantOrder, Ticket
 from radix_cache.match import WorkerId

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.cells.cell_loads import CellLoads
 from gateway.cells.home_workers import HomeWorkers
-from gateway.queueing.shared.queue_store import CellState
+from gateway.queueing.shared.queue_messages import CellState
 from policies.admission.dispatch_window import DispatchWindow
 from policies.cell_turns import QueueProgress, turn_bounds
 from policies.others_load import LoadTotals

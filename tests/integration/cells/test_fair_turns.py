@@ -3,7 +3,8 @@
 import pytest
 
 from gateway.queueing.shared.keys import QueueKeys
-from gateway.queueing.shared.queue_store import QueueStore, SharedRoute
+from gateway.queueing.shared.queue_messages import SharedRoute
+from gateway.queueing.shared.queue_store import QueueStore
 from policies.cell_turns import QueueProgress, turn_bounds
 from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId

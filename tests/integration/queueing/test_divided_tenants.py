@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from gateway.queueing.shared.keys import QueueKeys
-from gateway.queueing.shared.queue_store import CellState, QueueStore, SharedRoute
+from gateway.queueing.shared.queue_messages import CellState, SharedRoute
+from gateway.queueing.shared.queue_store import QueueStore
 from gateway.queueing.shared.shards_in_step import ShardsInStep
 from radix_cache.match import WorkerId
 from radix_cache.redis.scripts import ScriptCaller

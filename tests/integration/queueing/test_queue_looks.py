@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from gateway.queueing.shared.keys import QueueKeys
-from gateway.queueing.shared.queue_store import QueueStore, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_messages import SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_store import QueueStore
 from policies.admission.search_bounds import (
     PASSED_OVER_MAX,
     PASSED_OVER_OF_FLEET_MAX,

@@ -10,8 +10,8 @@ import pytest
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from gateway.queueing.shared.keys import CLUSTER_SHARDS, QueueKeys, shard_tags
+from gateway.queueing.shared.queue_messages import SharedRoute
 from gateway.queueing.shared.queue_shards import QueueShards
-from gateway.queueing.shared.queue_store import SharedRoute
 from gateway.queueing.shared.shard_layout import shard_of_group
 from gateway.queueing.shared.shards_in_step import ShardsInStep, ShardVisits
 from gateway.queueing.shared.turn_requests import AskAnew

@@ -11,7 +11,8 @@ import redis.asyncio as redis
 from gateway.domain.errors import NoWorker
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.membership import LATE_MAX, LATE_SECONDS, STEADY_SECONDS
-from gateway.queueing.shared.queue_store import QueueStore, SharedRoute
+from gateway.queueing.shared.queue_messages import SharedRoute
+from gateway.queueing.shared.queue_store import QueueStore
 from gateway.queueing.shared.shared_queue import SharedQueue
 from gateway.queueing.shared.turn_requests import AskAnew
 from gateway.queueing.shared.turn_stream import COUNT, TurnReader

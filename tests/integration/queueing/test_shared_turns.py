@@ -9,7 +9,8 @@ import pytest
 import redis.asyncio as redis
 
 from gateway.queueing.shared.keys import QueueKeys
-from gateway.queueing.shared.queue_store import QueueStore, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_messages import SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_store import QueueStore
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.fixed_window import FixedWindow
 from tests.fakes.scripted_worker import ScriptedWorker

@@ -16,12 +16,12 @@ from radix_cache.events import EventBatch
 from tests.stage.ports import free_ports
 from workers.engine.kv.kv_events import BlockRemoved, BlockStored, Cleared
 from workers.engine_server.kv_events import KvEventPublisher
+from workers.kv_events.batch_order import FeedNotice
+from workers.kv_events.bounded_socket import MESSAGE_BYTES_MAX
 from workers.kv_events.source import EventSource
 from workers.kv_events.subscriber import (
     BURST_SECONDS,
     BYTES_PER_SECOND_MAX,
-    MESSAGE_BYTES_MAX,
-    FeedNotice,
     KvEventSubscriber,
     TooManyEvents,
 )
@@ -139,7 +139,7 @@ async def test_a_gap_that_nobody_can_fill_is_told(listen):
 
 
 async def test_a_replay_that_does_not_answer_is_not_waited_for_without_end(listen, monkeypatch):
-    monkeypatch.setattr("workers.kv_events.subscriber.REPLAY_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("workers.kv_events.replay.REPLAY_SECONDS_MAX", 0.2)
     async with published(replays=False) as publisher:
         listener = listen(source_of(publisher))
         await asyncio.sleep(0.4)
@@ -367,8 +367,8 @@ async def test_others_run_while_a_flood_of_batches_is_heard(listen, monkeypatch)
 
 
 async def test_a_message_that_is_too_large_is_not_taken(listen, monkeypatch):
-    monkeypatch.setattr("workers.kv_events.subscriber.MESSAGE_BYTES_MAX", 1000)
-    monkeypatch.setattr("workers.kv_events.subscriber.REPLAY_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("workers.kv_events.bounded_socket.MESSAGE_BYTES_MAX", 1000)
+    monkeypatch.setattr("workers.kv_events.replay.REPLAY_SECONDS_MAX", 0.5)
     async with published() as publisher:
         listener = listen(source_of(publisher))
         publisher.publish(stored(0))
@@ -388,12 +388,12 @@ async def test_a_message_that_is_too_large_is_not_taken(listen, monkeypatch):
 
 
 async def test_a_replay_without_end_is_cut(listen, monkeypatch):
-    monkeypatch.setattr("workers.kv_events.subscriber.REPLAYED_MAX", 10)
+    monkeypatch.setattr("workers.kv_events.replay.REPLAYED_MAX", 10)
     async with published() as publisher:
         for number in range(30):
             publisher.publish(stored(number))
         subscriber = listen(source_of(publisher)).subscriber
-        assert len(await subscriber._replay(0, 10)) == 10
+        assert len(await subscriber._kept_from(0)) == 10
 
 
 async def test_who_stops_listening_leaves_no_descriptor_open():

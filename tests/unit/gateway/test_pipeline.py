@@ -12,14 +12,14 @@ from gateway.domain.request import QueueHeaders, Surface
 from gateway.telemetry.request_record import CLIENT_CLOSED, OK
 from tests.fakes.dispatch_stage import DispatchStage, prompt_of, until_idle
 from tests.fakes.stub_adapter import StubAnswer, streamed
-from workers.adapter import FailureKind, StreamBroken, WorkerUnreachable
+from workers.adapter import FailureKind, StreamBroken, WorkerFailed
 
 ENDINGS = {
     "stream": (streamed, OK),
     "refusal": (lambda: StubAnswer(status=400, pieces=(b"{}",)), "refused_by_worker"),
-    "no worker answers": (lambda: WorkerUnreachable("gone"), "worker_error"),
-    "busy": (lambda: WorkerUnreachable("full", failure=FailureKind.BUSY), "overloaded"),
-    "silent": (lambda: WorkerUnreachable("silent", timed_out=True), "worker_timeout"),
+    "no worker answers": (lambda: WorkerFailed("gone"), "worker_error"),
+    "busy": (lambda: WorkerFailed("full", failure=FailureKind.BUSY), "overloaded"),
+    "silent": (lambda: WorkerFailed("silent", timed_out=True), "worker_timeout"),
     "breaks off": (lambda: streamed(b"data: {}\n\n", error=StreamBroken("cut")), "stream_interrupted"),
     "a defect": (lambda: RuntimeError("a defect"), "internal_error"),
     "client leaves": (lambda: asyncio.get_running_loop().create_future(), CLIENT_CLOSED),

@@ -20,9 +20,9 @@ local function close(waits_for, closed, crowds)
   end
 end
 
--- Returns what a look at a request has seen that found no worker (see passed_over.lua): the terms of the request, its
--- workers with their loads `tokens`, `own` (not of other cells) and `streams`, those that it `waits_for`, and those
--- with room that were closed to it (`kept_out`).
+-- Returns what a look at a request has seen that found no worker (see passed_over_requests.lua): the terms of the
+-- request, its workers with their loads `tokens`, `own` (not of other cells) and `streams`, those that it `waits_for`,
+-- and those with room that were closed to it (`kept_out`).
 local function look_in_vain(request, waits_for, kept_out)
   local look = {terms = terms, is_narrow = request.is_narrow, ahead_of_cells = request.ahead_of_cells,
     by_streams = request.background or request.leaves_slots, workers = workers_of(request.routes),

@@ -1,7 +1,7 @@
 -- The routes of a request: the workers that may serve it, with what each would have to compute.
 --
 -- A route is an array, since it is stored with the record of its request. Its entries are those of SharedRoute in
--- gateway/queueing/shared/queue_store.py:
+-- gateway/queueing/shared/queue_messages.py:
 
 local WORKER, UNCACHED = 1, 2       -- a worker, and the prompt tokens that it would have to compute
 local FIXED_MS, MS_PER_TOKEN = 3, 4 -- what its cost is made of: see cost_of

@@ -3,10 +3,10 @@
 -- The first request in fair order waits until a worker that it accepts has room. Later requests do not take that room,
 -- but may go to workers that no request before them waits for.
 --
--- passed_over.lua has which requests a search passes over; best_route.lua chooses the worker.
+-- passed_over_requests.lua has which requests a search passes over; best_route.lua chooses the worker.
 --
 -- One gateway alone does this in FlowHeads of policies/queueing/two_level_order.py, where a flow is a tenant in a queue
--- here, and in give_turns of gateway/queueing/waiting_room.py and gateway/queueing/waiting_rooms.py.
+-- here, and in give_turns of gateway/queueing/turn_giving.py and gateway/queueing/waiting_rooms.py.
 -- A request that waits for a worker of its own (policies/admission/awaited_tokens.py) has the route to that one alone.
 --
 -- A `round` is the search for the turns of one queue in one call. Its fields:

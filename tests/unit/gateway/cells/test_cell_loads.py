@@ -10,7 +10,7 @@ from gateway.cells import cell_loads
 from gateway.cells.cell_loads import CellLoads
 from gateway.cells.cell_report import decode_report
 from gateway.cells.home_workers import HomeWorkers
-from gateway.queueing.shared.queue_store import CellState
+from gateway.queueing.shared.queue_messages import CellState
 from policies.admission.dispatch_window import DispatchWindow
 from policies.others_load import LoadTotals
 

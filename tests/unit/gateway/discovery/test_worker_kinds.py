@@ -8,7 +8,7 @@ from gateway.discovery import worker_kinds
 from gateway.discovery.worker_kinds import WorkerKinds
 from gateway.settings.workers import WorkerSettings
 from gateway.wiring.fleet import target_of
-from workers.adapter import WorkerUnreachable
+from workers.adapter import WorkerFailed
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def answers(monkeypatch):
     async def ask(target):
         asked.append(target.url)
         if found[target.url] is None:
-            raise WorkerUnreachable("cannot connect")
+            raise WorkerFailed("cannot connect")
         return found[target.url]
 
     monkeypatch.setattr(worker_kinds, "ask_kind", ask)

@@ -2,7 +2,7 @@
 
 from gateway.dispatch.charged_tokens import WARNED_SECONDS, ImpossibleUsage, tokens_to_charge
 from gateway.domain.token_usage import ChargedTokens, PromptDetails, TokenUsage
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from tests.fakes.clock import FakeClock
 from tests.fakes.dispatch_stage import DispatchStage, prompt_of
 

@@ -136,11 +136,11 @@ async def test_a_request_that_was_sent_before_needs_a_retry_from_the_budget(stag
     progress = stage.progress(ctx, PROMPT)
     progress.attempts = 1
     await reserve(stage, ctx, progress)
-    assert stage.retries.spent == 1
+    assert stage.retry_budget.spent == 1
 
 
 async def test_without_retries_left_a_request_that_was_sent_before_fails_and_reserves_nothing():
-    stage = DispatchStage("a", retries=RetryBudget(share=0.0, at_least=0, seconds=10.0))
+    stage = DispatchStage("a", retry_budget=RetryBudget(share=0.0, at_least=0, seconds=10.0))
     ctx = stage.context()
     progress = stage.progress(ctx, PROMPT)
     progress.attempts = 1

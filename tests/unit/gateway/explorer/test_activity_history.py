@@ -6,7 +6,7 @@ import pytest
 from gateway.explorer.activity_history import SAMPLES_MAX, ActivityHistory, ActivitySample
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.telemetry.overview import Overview
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from tests.fakes.clock import FakeClock
 
 

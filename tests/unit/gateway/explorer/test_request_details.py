@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from gateway.explorer.request_details import for_tenant, request_details
+from gateway.telemetry.progress import Progress
 from gateway.telemetry.request_events import QueueWait
-from gateway.telemetry.request_record import Progress
 from policies.routing.protocol import Route
 from tests.fakes.clock import FakeClock
 

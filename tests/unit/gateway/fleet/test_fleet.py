@@ -12,7 +12,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from radix_cache.match import WorkerId
 from tests.fakes.fleet_listener import NotingListener
-from workers.adapter import FailureKind, WorkerReport, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerFailed, WorkerReport
 from workers.worker import Health
 
 
@@ -64,7 +64,7 @@ async def test_a_worker_that_tells_its_instance_keeps_its_cache_while_it_is_the_
     fleet = fleet_of(one, emptied=emptied)
     await fleet.probe(one)
     report = one.report
-    await probe_until_down(fleet, one, WorkerUnreachable("away"))
+    await probe_until_down(fleet, one, WorkerFailed("away"))
     one.adapter.says = report
     await fleet.probe(one)
     assert (one.health.health, emptied) == (Health.UP, [])
@@ -77,7 +77,7 @@ async def test_a_worker_that_comes_back_as_another_instance_is_reported_as_that(
     listener.lost = emptied
     fleet.subscribe(listener)
     await fleet.probe(one)
-    await probe_until_down(fleet, one, WorkerUnreachable("away"))
+    await probe_until_down(fleet, one, WorkerFailed("away"))
     one.adapter.says = WorkerReport(models=("m",), instance_id="second")
     await fleet.probe(one)
     assert (emptied, [report.instance_id for report in listener.reports]) == ([], ["first", "second"])
@@ -87,7 +87,7 @@ async def test_a_worker_that_tells_no_instance_has_lost_its_cache_when_it_goes_d
     emptied, one = [], worker("a", Adapter())
     fleet = fleet_of(one, emptied=emptied)
     await fleet.probe(one)
-    await probe_until_down(fleet, one, WorkerUnreachable("away"))
+    await probe_until_down(fleet, one, WorkerFailed("away"))
     assert emptied == ["a"]
 
 
@@ -97,7 +97,7 @@ async def test_why_a_worker_changes_is_logged_in_one_line_and_once(caplog):
     fleet = fleet_of(one)
     await fleet.probe(one)
     caplog.clear()
-    await probe_until_down(fleet, one, WorkerUnreachable("connection refused"))
+    await probe_until_down(fleet, one, WorkerFailed("connection refused"))
     assert said(caplog) == [
         "worker a: suspect, was up: connection refused",
         "worker a: down, was suspect: connection refused",
@@ -105,7 +105,7 @@ async def test_why_a_worker_changes_is_logged_in_one_line_and_once(caplog):
     for _ in range(3):
         await fleet.probe(one)
     assert len(caplog.records) == 2
-    one.adapter.says = WorkerUnreachable("status 401 from /v1/models")
+    one.adapter.says = WorkerFailed("status 401 from /v1/models")
     for _ in range(3):
         await fleet.probe(one)
     assert said(caplog)[2:] == ["worker a is still down: status 401 from /v1/models"]
@@ -137,7 +137,7 @@ async def test_one_workers_nonsense_does_not_stop_the_probes_of_the_others(monke
     monkeypatch.setattr(module, "PROBE_INTERVAL_SECONDS", 0.001)
     monkeypatch.setattr(module, "PROBE_INTERVAL_SECONDS_NOT_UP", 0.001)
     good, bad = worker("good", Adapter()), worker("bad", Adapter())
-    good.adapter.says = WorkerUnreachable("not yet")
+    good.adapter.says = WorkerFailed("not yet")
     bad.adapter.says = UnicodeError("label empty or too long")
     fleet = fleet_of(good, bad)
     probing = asyncio.create_task(fleet.run())
@@ -164,7 +164,7 @@ async def test_only_what_is_the_workers_fault_counts_against_it(failure, health,
     one = worker("a", Adapter())
     fleet = fleet_of(one)
     await fleet.probe(one)
-    fleet.request_failed(one, WorkerUnreachable("x", failure=failure))
+    fleet.request_failed(one, WorkerFailed("x", failure=failure))
     assert (one.health.health, one.failures) == (health, failures)
 
 
@@ -172,7 +172,7 @@ async def test_a_failure_that_was_the_workers_after_all_counts():
     one = worker("a", Adapter())
     fleet = fleet_of(one)
     await fleet.probe(one)
-    fleet.blame(one, WorkerUnreachable("status 500", failure=FailureKind.SERVER_ERROR))
+    fleet.blame(one, WorkerFailed("status 500", failure=FailureKind.SERVER_ERROR))
     assert one.health.health is Health.SUSPECT
 
 
@@ -202,7 +202,7 @@ async def test_the_shape_of_answers_is_forgotten_when_a_worker_starts_anew_or_is
     await fleet.probe(one)
     assert one.response_shapes.of(Surface.CHAT) is None
     one.response_shapes.learn(Surface.CHAT, whole)
-    await probe_until_down(fleet, one, WorkerUnreachable("gone"))
+    await probe_until_down(fleet, one, WorkerFailed("gone"))
     assert one.response_shapes.of(Surface.CHAT) is None
 
 
@@ -214,9 +214,9 @@ async def test_models_that_were_known_once_stay_known_whatever_worker_is_down():
     assert fleet.complete
     fleet.add(late)
     assert not fleet.complete, "it may serve any model"
-    await probe_until_down(fleet, late, WorkerUnreachable("not connected"))
+    await probe_until_down(fleet, late, WorkerFailed("not connected"))
     assert fleet.complete
-    await probe_until_down(fleet, known, WorkerUnreachable("not connected"))
+    await probe_until_down(fleet, known, WorkerFailed("not connected"))
     assert fleet.complete
 
 
@@ -224,5 +224,5 @@ async def test_a_worker_that_was_never_heard_is_waited_for_at_the_start():
     known, missing = worker("known", Adapter()), worker("missing", Adapter())
     fleet = fleet_of(known, missing)
     await fleet.probe(known)
-    await probe_until_down(fleet, missing, WorkerUnreachable("not connected"))
+    await probe_until_down(fleet, missing, WorkerFailed("not connected"))
     assert not fleet.complete

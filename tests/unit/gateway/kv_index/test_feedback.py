@@ -129,34 +129,3 @@ def test_routing_counts_on_a_share_of_what_is_known_and_on_all_that_is_on_its_wa
     assert here.feedback.trusted_blocks(KnownMatch(confirmed={W: 9}), W) == int(9 * DOUBTED_CONFIDENCE)
     assert here.feedback.trusted_blocks(KnownMatch(confirmed={W: 9}, pending={W: 8}), W) == 8
     assert here.feedback.trusted_blocks(KnownMatch(confirmed={W: 9}), WorkerId("v")) == 0
-
-
-def test_doubt_is_healed_by_answers_and_comes_back_with_the_next_loss():
-    credits = MatchConfidence()
-    credits.update(W, losses=1, hybrid=False)
-    assert credits.of(W) == DOUBTED_CONFIDENCE
-    for _ in range(15):
-        credits.learn(W, 10, 10)
-    assert credits.of(W) == 1.0
-    credits.update(W, losses=1, hybrid=False)
-    assert credits.of(W) == 1.0
-    credits.update(W, losses=2, hybrid=False)
-    assert credits.of(W) == DOUBTED_CONFIDENCE
-
-
-def test_doubt_ends_when_all_is_known_again():
-    credits = MatchConfidence()
-    credits.update(W, losses=1, hybrid=False)
-    credits.learn(W, 10, 0)
-    assert credits.of(W) < DOUBTED_CONFIDENCE
-    credits.update(W, losses=None, hybrid=False)
-    assert credits.of(W) == 1.0
-    credits.update(W, losses=1, hybrid=False)
-    assert credits.of(W) == DOUBTED_CONFIDENCE
-
-
-def test_an_answer_of_which_nothing_was_known_moves_no_credit():
-    credits = MatchConfidence()
-    credits.update(W, losses=1, hybrid=False)
-    credits.learn(W, 0, 0)
-    assert credits.of(W) == DOUBTED_CONFIDENCE

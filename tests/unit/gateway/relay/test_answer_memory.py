@@ -12,10 +12,10 @@ from gateway.domain.request import Surface
 from gateway.relay.answer_memory import FREE_BYTES, AnswerMemory
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import INDEXED_MAX, VALUES_MAX, StreamAggregator
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from gateway.web.openai.inference_requests import decode_openai_request
 from tests.fakes.stub_adapter import StubAnswer, streamed
-from workers.adapter import WorkerUnreachable
+from workers.adapter import WorkerFailed
 
 MEMORY_BYTES = 8 * 1024**2
 PIECE = b"a" * 64 * 1024
@@ -52,7 +52,7 @@ async def relayed(answer, lease):
 async def test_an_answer_that_takes_more_memory_than_there_is_is_the_fault_of_its_worker(answer):
     lease = MemoryLease(MemoryBudget(MEMORY_BYTES))
     lease.reserve(1000)
-    with pytest.raises(WorkerUnreachable, match="memory"):
+    with pytest.raises(WorkerFailed, match="memory"):
         await relayed(answer, lease)
     assert lease.bytes_held == 1000  # For another worker's answer.
 

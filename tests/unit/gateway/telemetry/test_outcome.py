@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.telemetry.outcome import outcome_of
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from tests.fakes.clock import FakeClock
 
 

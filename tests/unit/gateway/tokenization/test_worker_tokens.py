@@ -12,7 +12,7 @@ from gateway.tokenization import worker_tokens as module
 from gateway.tokenization.worker_tokens import AGAIN_SECONDS, WorkerEncoder
 from gateway.web.openai.inference_requests import decode_openai_request
 from tests.fakes.clock import FakeClock
-from workers.adapter import WorkerUnreachable
+from workers.adapter import WorkerFailed
 
 pytestmark = pytest.mark.any_loop
 
@@ -140,7 +140,7 @@ async def test_a_refusal_makes_it_text_and_the_next_prompt_is_asked_for(encoder,
 
 
 async def test_an_engine_that_does_not_answer_is_left_alone_for_a_while(encoder, engine, clock):
-    engine.says = WorkerUnreachable("no")
+    engine.says = WorkerFailed("no")
     for _ in range(3):
         assert (await encoded(encoder, chat())).tokens is None
     assert len(engine.asked) == 1
@@ -150,7 +150,7 @@ async def test_an_engine_that_does_not_answer_is_left_alone_for_a_while(encoder,
 
 
 async def test_an_outage_is_said_once_and_again_after_it_was_over(encoder, engine, clock, caplog):
-    for says in (WorkerUnreachable("no"), WorkerUnreachable("no"), array("I", [4]), WorkerUnreachable("no")):
+    for says in (WorkerFailed("no"), WorkerFailed("no"), array("I", [4]), WorkerFailed("no")):
         engine.says = says
         await encoded(encoder, chat(str(clock.now)))
         clock.advance(AGAIN_SECONDS)

@@ -10,7 +10,7 @@ import pytest
 from radix_cache.match import WorkerId
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.fakes.tls_terminator import TlsTerminator, certificate
-from workers.adapter import TlsFiles, WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapter import TlsFiles, WorkerCall, WorkerFailed, WorkerTarget
 from workers.adapters.client_tls import ClientTls
 from workers.adapters.openai import OpenAIAdapter
 
@@ -52,7 +52,7 @@ async def test_a_worker_with_a_certificate_of_ones_own_authority_is_reached_and_
     async with TlsTerminator(port_of(worker.url), cert, key) as door:
         assert (await probe(door, TlsFiles(ca=str(cert)))).models == ("m",)
         for files in (TlsFiles(), TlsFiles(ca=str(other)), None):
-            with pytest.raises(WorkerUnreachable):
+            with pytest.raises(WorkerFailed):
                 await probe(door, files)
 
 
@@ -63,7 +63,7 @@ async def test_a_worker_that_asks_for_a_certificate_gets_the_gateways(worker, pe
         door._context.verify_mode = ssl.CERT_REQUIRED
         right = TlsFiles(ca=str(cert), certificate=str(own), key=str(own_key))
         assert (await probe(door, right)).models == ("m",)
-        with pytest.raises(WorkerUnreachable):
+        with pytest.raises(WorkerFailed):
             await probe(door, TlsFiles(ca=str(cert)))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from radix_cache.match import WorkerId
 from tests.fakes.scripted_worker import ScriptedWorker
-from workers.adapter import FailureKind, WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerCall, WorkerFailed, WorkerTarget
 from workers.adapters import disaggregation
 from workers.adapters.disaggregation import DisaggregatedCall, PairMember
 from workers.adapters.registry import BUILT_IN
@@ -225,7 +225,7 @@ async def test_what_sglang_had_cached_its_decode_worker_says(halves):
 async def test_a_prefill_worker_that_fails_ends_the_decode_leg_at_once(halves):
     halves.prefill.then(break_after=0)
     halves.decode.then(silent=True)
-    with pytest.raises(WorkerUnreachable) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         await asyncio.wait_for(read(halves.pair()), SOON)
     assert raised.value.worker == "p"
     assert all(ended == "aborted" for ended in (await halves.ended())[1])
@@ -235,7 +235,7 @@ async def test_a_prefill_worker_that_fails_ends_the_decode_leg_at_once(halves):
 async def test_a_busy_prefill_worker_is_said_to_be_busy(halves):
     halves.prefill.then(status=503, headers={"retry-after": "7"})
     halves.decode.then(silent=True)
-    with pytest.raises(WorkerUnreachable) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         await asyncio.wait_for(read(halves.pair()), SOON)
     assert (raised.value.worker, raised.value.failure) == ("p", FailureKind.BUSY)
     assert raised.value.retry_after_seconds == 7
@@ -245,7 +245,7 @@ async def test_a_busy_prefill_worker_is_said_to_be_busy(halves):
 async def test_a_prefill_that_breaks_off_before_the_first_byte_ends_the_decode_leg(halves):
     halves.prefill.then(break_after=1)
     halves.decode.then(silent=True)
-    with pytest.raises(WorkerUnreachable, match="broke off") as raised:
+    with pytest.raises(WorkerFailed, match="broke off") as raised:
         await asyncio.wait_for(read(halves.pair()), SOON)
     assert raised.value.worker == "p"
 
@@ -255,7 +255,7 @@ async def test_a_decode_worker_that_fails_ends_the_prefill_leg_at_once(halves):
     halves.decode.then(break_after=0)
     if halves.kind != "vllm":
         halves.prefill.then(silent=True)
-    with pytest.raises(WorkerUnreachable) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         await asyncio.wait_for(read(halves.pair()), SOON)
     assert raised.value.worker == "d"
     ended = (await halves.ended())[0]
@@ -285,7 +285,7 @@ async def test_whose_prompt_does_not_come_in_time_is_the_prefill_workers_failure
     halves.prefill.then(silent=True)
     halves.decode.then(silent=True)
     asked = msgspec.structs.replace(call(), first_byte_seconds_max=0.2)
-    with pytest.raises(WorkerUnreachable) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         await read(halves.pair(), asked)
     assert raised.value.timed_out
     assert await halves.ended() == [["aborted"], ["aborted"]]

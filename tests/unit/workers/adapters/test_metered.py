@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.workers.probing.test_identification import Engine, listed
-from workers.adapter import WorkerUnreachable
+from workers.adapter import WorkerFailed
 from workers.adapters.registry import BUILT_IN
 from workers.load_reports.engine_loads import EngineLoad
 from workers.probing.identification import ask_kind, find_engine
@@ -78,7 +78,7 @@ async def test_an_engine_without_its_other_paths_is_served_all_the_same(kind):
 async def test_an_engine_that_is_loading_serves_nothing_yet(kind):
     async with Engine({"v1/models": models("x")}) as engine:
         adapter = BUILT_IN[kind](engine.target)
-        with pytest.raises(WorkerUnreachable):
+        with pytest.raises(WorkerFailed):
             await adapter.probe()
         adapter.close()
 

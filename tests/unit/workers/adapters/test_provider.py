@@ -7,7 +7,7 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from workers.adapter import FailureKind, WorkerAnswer, WorkerCall, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerAnswer, WorkerCall, WorkerFailed
 from workers.adapters.provider import FRAME_BYTES_MAX, ProviderAdapter
 
 TRICK = '"model": "their/m" {"model":"their/m"}\n\n'
@@ -76,7 +76,7 @@ async def test_what_is_no_json_and_frames_without_end_pass_as_they_are():
 
 async def test_a_refusal_names_our_model_and_an_unknown_one_is_no_refusal_of_the_client():
     assert await answered(b'{"error": "their/m: no"}', status=400) == b'{"error": "m: no"}'
-    with pytest.raises(WorkerUnreachable) as raised:
+    with pytest.raises(WorkerFailed) as raised:
         await answered(b"{}", status=404)
     assert raised.value.failure is FailureKind.REFUSED
 
@@ -111,11 +111,11 @@ async def test_one_that_wants_to_be_asked_less_is_there_all_the_same(limited):
         request_fields: ClassVar = {}
 
         async def probe(self):
-            raise WorkerUnreachable("no", rate_limited=limited)
+            raise WorkerFailed("no", rate_limited=limited)
 
     adapter = ProviderAdapter(Probed(), {})
     if limited:
         assert (await adapter.probe()).models == ()
     else:
-        with pytest.raises(WorkerUnreachable):
+        with pytest.raises(WorkerFailed):
             await adapter.probe()

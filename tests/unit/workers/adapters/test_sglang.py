@@ -4,7 +4,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from workers.adapter import WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapter import WorkerCall, WorkerFailed, WorkerTarget
 from workers.adapters.sglang import EmbeddedAdapter, SglangAdapter
 
 INFO = {"max_total_num_tokens": 1000, "dp_size": 2}
@@ -72,12 +72,12 @@ async def test_the_oldest_serves_and_tells_nothing_else():
 
 
 async def test_one_that_is_not_ready_is_not_there():
-    with pytest.raises(WorkerUnreachable, match="status 503 from /ready"):
+    with pytest.raises(WorkerFailed, match="status 503 from /ready"):
         await probed(ready=says({}, 503), server_info=says(INFO))
 
 
 async def test_one_that_cannot_tell_what_it_is_is_not_there():
-    with pytest.raises(WorkerUnreachable, match="status 500 from /server_info"):
+    with pytest.raises(WorkerFailed, match="status 500 from /server_info"):
         await probed(ready=says({}), server_info=says({}, 500))
 
 

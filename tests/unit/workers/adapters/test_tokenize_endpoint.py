@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.loop_gate import LoopGate
-from workers.adapter import WorkerUnreachable
+from workers.adapter import WorkerFailed
 from workers.adapters import tokenize_endpoint
 from workers.adapters.tokenize_endpoint import decode_at_once, decode_in_slices, tokenize
 
@@ -66,5 +66,5 @@ async def test_the_event_loop_goes_on_while_a_long_answer_is_read(monkeypatch):
 
 
 async def test_a_long_answer_that_is_none_is_no_answer():
-    with pytest.raises(WorkerUnreachable):
+    with pytest.raises(WorkerFailed):
         await tokenize(Engine(b'{"tokens":[' + b"1," * 200_000 + b"]}"), {}, 1.0)

@@ -4,7 +4,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from workers.adapter import WorkerTarget, WorkerUnreachable
+from workers.adapter import WorkerFailed, WorkerTarget
 from workers.adapters.vllm import VllmAdapter, kv_tokens_in_metrics, ranks_in_metrics
 
 METRICS = """\
@@ -67,7 +67,7 @@ async def test_the_size_of_the_cache_is_read_from_the_metrics_once(vllm):
 async def test_after_a_failure_the_size_is_asked_for_again(vllm):
     await vllm.adapter.probe()
     vllm.healthy = False
-    with pytest.raises(WorkerUnreachable):
+    with pytest.raises(WorkerFailed):
         await vllm.adapter.probe()
     vllm.healthy, vllm.metrics = True, METRICS.replace('"100"', '"200"')
     assert (await vllm.adapter.probe()).kv_tokens_max == 3200
@@ -115,7 +115,7 @@ async def test_a_server_that_knows_no_sleep_is_asked_once_until_it_comes_back(vl
         assert not (await vllm.adapter.probe()).asleep
     assert vllm.asked_for_sleep == 1
     vllm.healthy = False
-    with pytest.raises(WorkerUnreachable):
+    with pytest.raises(WorkerFailed):
         await vllm.adapter.probe()
     vllm.healthy, vllm.sleeping = True, True
     assert (await vllm.adapter.probe()).asleep

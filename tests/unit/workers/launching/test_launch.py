@@ -11,7 +11,7 @@ import pytest
 from radix_cache.match import WorkerId
 from tests.fakes import scripted_engine
 from tests.stage.ports import free_port
-from workers.adapter import WorkerTarget, WorkerUnreachable
+from workers.adapter import WorkerFailed, WorkerTarget
 from workers.adapters.sglang import SglangAdapter
 from workers.launching import engine_flags
 from workers.launching.launch import (
@@ -95,7 +95,7 @@ async def test_a_variable_that_is_set_stays_as_it_is(tmp_path, monkeypatch):
 
 
 async def silent():
-    raise WorkerUnreachable("silent")
+    raise WorkerFailed("silent")
 
 
 def test_sglang_publishes_its_load_beside_its_events():
@@ -269,7 +269,7 @@ async def test_an_engine_that_does_not_come_up_in_time_is_started_again(program,
 
 async def test_the_log_says_why_an_engine_is_not_up(caplog):
     async def ask():
-        raise WorkerUnreachable("status 401 from /v1/models")
+        raise WorkerFailed("status 401 from /v1/models")
 
     timeouts = EngineTimeouts(
         start_seconds=0.05, stop_seconds=5.0, poll_seconds=0.01, restart_seconds=(0.01,)

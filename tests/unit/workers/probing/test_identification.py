@@ -4,7 +4,7 @@ import pytest
 from aiohttp import web
 
 from radix_cache.match import WorkerId
-from workers.adapter import WorkerTarget, WorkerUnreachable
+from workers.adapter import WorkerFailed, WorkerTarget
 from workers.probing.identification import ask_kind, find_engine
 
 VLLM_METRICS = (
@@ -107,5 +107,5 @@ async def test_a_model_without_a_chat_template_is_told_from_one_with_it():
 
 async def test_a_server_of_another_kind_is_not_found():
     async with Engine({"": "a web page"}) as engine:
-        with pytest.raises(WorkerUnreachable, match="status 404 from /v1/models"):
+        with pytest.raises(WorkerFailed, match="status 404 from /v1/models"):
             await find_engine(engine.target)

@@ -10,7 +10,7 @@ from gateway.cli.support import launch_engine
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.free_ports import free_ports
 from gateway.cli.support.launch_engine import IDLE_PROBES, _wait_until_idle
-from workers.adapter import WorkerUnreachable
+from workers.adapter import WorkerFailed
 from workers.launching.launch import EngineState
 from workers.probing.installed_engine import EngineAbilities
 
@@ -26,7 +26,7 @@ class Saying:
         self.looks += 1
         said = self.streams.pop(0) if len(self.streams) > 1 else self.streams[0]
         if said == "unreachable":
-            raise WorkerUnreachable("too busy")
+            raise WorkerFailed("too busy")
         return SimpleNamespace(load=None if said is None else SimpleNamespace(streams=said))
 
 

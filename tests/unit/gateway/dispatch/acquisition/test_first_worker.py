@@ -9,7 +9,7 @@ import pytest
 from gateway.domain.errors import ClientTimeoutPassed, NoWorker, Overloaded, ShuttingDown
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import MODEL, DispatchStage, until_idle
-from workers.adapter import WorkerUnreachable
+from workers.adapter import WorkerFailed
 
 SCALED = replace(MODEL, first_worker_seconds_max=30.0)
 
@@ -91,5 +91,5 @@ async def test_no_more_requests_wait_than_a_waiting_room_holds(stage):
 
 async def test_after_a_failure_no_first_worker_is_waited_for(stage):
     request = stage.pending(stage.context(model=SCALED))
-    request.failed_workers[WorkerId("gone")] = WorkerUnreachable("gone")
+    request.failed_workers[WorkerId("gone")] = WorkerFailed("gone")
     assert not await stage.acquisition.first_worker.wait(request, 100)

@@ -151,13 +151,13 @@ def test_after_a_failure_no_room_is_needed():
     request = stage.pending()
     request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
     fail_at(request, "a")
-    assert stage.acquisition.own_turns.place_now(request).worker.id == "b"
+    assert stage.acquisition.own_turns.place_after_failure(request).worker.id == "b"
 
 
 def test_after_all_workers_have_failed_there_is_no_placement(stage):
     request = stage.pending()
     fail_at(request, "a", "b")
-    assert stage.acquisition.own_turns.place_now(request) is None
+    assert stage.acquisition.own_turns.place_after_failure(request) is None
 
 
 def test_after_a_failure_a_dearer_worker_will_do():
@@ -166,7 +166,7 @@ def test_after_a_failure_a_dearer_worker_will_do():
     request = stage.pending()
     request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
     fail_at(request, "a", "b")
-    assert stage.acquisition.own_turns.place_now(request).worker.id == "c"
+    assert stage.acquisition.own_turns.place_after_failure(request).worker.id == "c"
 
 
 # Several tenants.

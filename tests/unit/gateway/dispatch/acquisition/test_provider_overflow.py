@@ -22,12 +22,12 @@ from gateway.quotas.leases import Leases
 from gateway.quotas.limit import concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.prices import Prices
-from gateway.telemetry.request_record import Progress
+from gateway.telemetry.progress import Progress
 from policies.queueing.cost_weights import CostWeights
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock
 from tests.fakes.fleet_listener import NotingListener
-from workers.adapter import FailureKind, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerFailed
 from workers.worker import Health
 
 CHEAP = Prices.of(input=1, cached_input=None, output=2)
@@ -169,7 +169,7 @@ def test_how_long_a_provider_rests_is_what_it_says_within_a_bound_and_is_told(ca
     fleet.subscribe(listener)
     for one in (full, ours):
         for _ in range(9):
-            fleet.request_failed(one, WorkerUnreachable("full", failure=FailureKind.BUSY, **cause))
+            fleet.request_failed(one, WorkerFailed("full", failure=FailureKind.BUSY, **cause))
         assert (one.failures, one.health.health, one.health.strain) == (0, Health.UP, 0.0)
     assert full.rests_until == (clock() + seconds if seconds else float("-inf"))
     assert ours.rests_until == float("-inf")

@@ -150,7 +150,7 @@ async def test_a_placement_after_a_failure_is_told_to_the_others(shared):
     placement = await acquire(shared, request=request)
     end(shared, request, placement)
     fail_at(request, "a")
-    again = shared.acquisition.own_turns.place_now(request)
+    again = shared.acquisition.own_turns.place_after_failure(request)
     assert again.worker.id == "b"
     assert shared.placements.end(again, 0.0)
 

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from gateway.domain.errors import AdmissionTimeout, ClientTimeoutPassed, NoWorker, Overloaded, TargetMissed
-from gateway.domain.request import Surface
 from gateway.domain.token_usage import ChargedTokens
 from gateway.queueing.shared.keys import BATCH as BATCH_QUEUE
 from gateway.quotas.limit import concurrency
@@ -16,14 +15,13 @@ from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import (
     SPACE,
     DispatchStage,
-    inference,
     prompt_of,
     tenant,
     until_idle,
     with_class,
     with_limits,
 )
-from workers.adapter import FailureKind, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerFailed
 from workers.worker import Role
 
 CONSENTS = tenant(may_overflow=True)
@@ -50,7 +48,7 @@ def acquire(stage, *, request=None, **context):
 
 def fail_at(request, *names):
     for name in names:
-        request.failed_workers[WorkerId(name)] = WorkerUnreachable("gone")
+        request.failed_workers[WorkerId(name)] = WorkerFailed("gone")
 
 
 def learnt_as(stage, name, ms_per_token):
@@ -432,33 +430,6 @@ async def test_without_a_worker_a_resting_provider_says_when_to_come_back():
     assert refusal.value.retry_after_seconds == 20.0
 
 
-async def test_batch_work_stays_with_the_workers_of_its_model_after_a_failure():
-    stage = with_provider()
-    request = stage.pending(stage.context(BATCH, tenant=CONSENTS))
-    assert await stage.acquisition.at_provider_after_failure(request, "why") is None
-
-
-async def test_other_work_goes_to_a_provider_after_a_failure():
-    stage = with_provider()
-    request = stage.pending(stage.context(tenant=CONSENTS))
-    placement = await stage.acquisition.at_provider_after_failure(request, "why")
-    assert placement.worker.id == "cloud"
-
-
-async def test_a_provider_that_has_failed_is_not_asked_again():
-    stage = with_provider()
-    request = stage.pending(stage.context(tenant=CONSENTS))
-    fail_at(request, "cloud")
-    assert await stage.acquisition.at_provider(request, "why") is None
-
-
-async def test_what_a_provider_cannot_do_is_not_sent_there():
-    stage = with_provider()
-    asked = inference(surface=Surface.TOKENIZE, stream=False)
-    request = stage.pending(stage.context(tenant=CONSENTS, request=asked))
-    assert await stage.acquisition.at_provider(request, "why") is None
-
-
 # A second placement for the same request.
 
 
@@ -533,5 +504,5 @@ async def test_ending_a_turn_twice_changes_nothing(stage):
 
 async def test_a_failure_of_another_kind_leaves_the_worker_out_of_the_ranking(stage):
     request = stage.pending()
-    request.failed_workers[WorkerId("a")] = WorkerUnreachable("busy", failure=FailureKind.BUSY)
+    request.failed_workers[WorkerId("a")] = WorkerFailed("busy", failure=FailureKind.BUSY)
     assert (await acquire(stage, request=request)).worker.id == "b"

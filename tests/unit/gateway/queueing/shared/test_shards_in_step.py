@@ -1,6 +1,6 @@
 """Shards of one model's tenants are told each other's loads, and how far the turns of the others are."""
 
-from gateway.queueing.shared.queue_store import CellState
+from gateway.queueing.shared.queue_messages import CellState
 from gateway.queueing.shared.shards_in_step import ShardsInStep, sum_of_loads
 from policies.cell_turns import QueueProgress
 from policies.others_load import LoadTotals

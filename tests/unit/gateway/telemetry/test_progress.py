@@ -1,4 +1,4 @@
-"""Request records: the times, counts and steps of one request."""
+"""The account of one request: its times, counts and steps, and the record at its end."""
 
 from itertools import pairwise
 

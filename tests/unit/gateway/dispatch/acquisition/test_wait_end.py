@@ -1,8 +1,9 @@
-"""The TTFT target of a service class: what ends a request's wait, and when."""
+"""What ends a request's wait in the queue, and when."""
 
 import pytest
 
-from gateway.dispatch.acquisition.ttft_target import TtftTargets, target_at
+from gateway.dispatch.acquisition.ttft_target import target_at
+from gateway.dispatch.acquisition.wait_end import WaitEnds
 from gateway.queueing.queued_request import QueuedRequest
 from policies.service_class import CHAT, VOICE
 from tests.fakes.dispatch_stage import DispatchStage, with_class
@@ -17,7 +18,7 @@ def patience(stage, service_class, **context):
     """Return in how many seconds the wait of a new request ends; None: the class ends none."""
     request, room = stage.pending(stage.context(service_class, **context)), stage.rooms.of("m")
     ticket = room.ticket(QueuedRequest(tenant="acme", cost=1.0))
-    ends = TtftTargets(stage.fleet, stage.clock).wait_end(request, room, ticket)
+    ends = WaitEnds(stage.overflow, stage.clock).soonest(request, room, ticket)
     return round(ends.until - stage.clock(), 6) if ends is not None else None
 
 

@@ -15,8 +15,8 @@ from gateway.web.cell_relay import CellRelay
 from gateway.web.client_address import FindAddress
 from gateway.web.error_response import error_response
 from gateway.web.middleware.error_middleware import Handler
-from gateway.web.own_requests import OwnRequestList, own_request, own_requests
-from gateway.web.own_usage import LimitList, UsageList, own_limits, own_usage
+from gateway.web.own_usage.finished_requests import OwnRequestList, own_request, own_requests
+from gateway.web.own_usage.usage_and_limits import LimitList, UsageList, own_limits, own_usage
 from gateway.web.request_identity import SERVER, new_request_id
 from gateway.web.stored.json_handlers import AuthenticateTenant
 

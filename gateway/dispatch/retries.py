@@ -1,0 +1,94 @@
+"""The retries of a request: whether it is tried again after a worker's failure, and on which worker.
+
+    retry_or_raise  an attempt failed: an error after a timeout, attempts_max failures or SERVER_ERRORS_MAX inside
+    placement       another worker or a provider, ranked anew, without a wait for room
+
+`attempts_max` is requests.attempts_max of the settings. All requests together share a retry budget
+(policies/admission/retry_budget.py), which is asked last: once it is spent, the client gets the last failure. The
+loop that tries again is `answer` of gateway/pipeline.py.
+"""
+
+from collections.abc import Callable
+
+from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
+from gateway.dispatch.attempt_reports import AttemptReports
+from gateway.dispatch.pending_request import PendingRequest
+from gateway.dispatch.placement import Placement
+from gateway.dispatch.refusals import no_worker_left
+from gateway.domain.errors import WorkerTimeout
+from policies.admission.retry_budget import RetryBudget
+from workers.adapter import FailureKind, WorkerFailed
+
+SERVER_ERRORS_MAX = 2
+"""Workers that may fail inside over one request: after these the request is at fault, and no worker is blamed."""
+
+
+class Retries:
+    """Decides whether another worker is tried after a failure, and places the request there.
+
+    `clock`: seconds on the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        acquisition: WorkerAcquisition,
+        reports: AttemptReports,
+        budget: RetryBudget,
+        clock: Callable[[], float],
+    ) -> None:
+        self._acquisition = acquisition
+        self._reports = reports
+        self._budget = budget
+        self._clock = clock
+
+    def retry_or_raise(self, pending: PendingRequest, cause: WorkerFailed) -> None:
+        """Note that no answer came, and return if another worker may be tried.
+
+        Raises WorkerTimeout, WorkerError or Overloaded if not.
+        """
+        attempt = pending.attempt
+        assert attempt is not None
+        if pending.progress.trace is not None:
+            pending.progress.mark("failed_attempt")
+        pending.progress.discard_attempt()
+        self._reports.record_failure(pending, attempt.placement, cause)
+        if cause.timed_out:
+            # A client that has waited that long will not wait that long again.
+            raise WorkerTimeout(attempt.first_byte_seconds_max) from cause
+        server_errors = sum(
+            each.failure is FailureKind.SERVER_ERROR for each in pending.failed_workers.values()
+        )
+        if server_errors >= SERVER_ERRORS_MAX or len(pending.failed_workers) >= pending.limits.attempts_max:
+            raise no_worker_left(
+                pending.failed_workers.values(), at_provider=attempt.placement.at_provider
+            ) from cause
+
+    def may_spend(self) -> bool:
+        """Take a retry from the budget of all requests, and return whether there was one."""
+        return self._budget.try_spend(self._clock())
+
+    async def placement(self, pending: PendingRequest) -> Placement | None:
+        """Return a placement on another worker; None if none is left, or too many requests are retried."""
+        if not self.may_spend():
+            return None
+        placement = None
+        try:
+            placement = await self._other_placement(pending)
+        finally:
+            if placement is None:
+                self._budget.give_back(self._clock())
+        return placement
+
+    async def _other_placement(self, pending: PendingRequest) -> Placement | None:
+        """Return a placement on a worker or at a provider that has not failed at the request; None without one."""
+        acquisition, why, placement = self._acquisition, "workers here failed", None
+        # The last attempt goes to a provider: workers of the same kind may fail for the same reason.
+        if len(pending.failed_workers) + 1 >= pending.limits.attempts_max:
+            placement = await acquisition.providers.place_after_failure(pending, why)
+        placement = placement or acquisition.own_turns.place_after_failure(pending)
+        return placement or await acquisition.providers.place_after_failure(pending, why)
+
+    def request_begins(self) -> None:
+        """Count a request at its first attempt: the budget is a share of the requests."""
+        self._budget.record_request(self._clock())
