@@ -10,8 +10,9 @@ that aiohttp serves, `handler_cancellation` in gateway/runtime/listener_runner.p
 and the outermost one settles the quota (`Reservations.settle`). A request that still waits leaves its place in
 `WaitingRoom.wait` or, with several gateways, `TurnRequests.turn`.
 
-Where an answer breaks off, gateway/relay/relay.py decides between another worker (WorkerFailed) and an error
-for the client (StreamInterrupted), which `Exchange.fail` writes.
+Where an answer breaks off, `run` of gateway/relay/stream_relay.py (of whole answers relay.py beside it) decides
+between another worker (WorkerFailed) and an error for the client (StreamInterrupted), which `Exchange.fail` writes.
+Whether another worker is tried after WorkerFailed is decided in gateway/dispatch/retries.py.
 """
 
 import asyncio

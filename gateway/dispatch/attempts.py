@@ -2,7 +2,7 @@
 
     begin           a placement: ranked, in its turn if it must wait; after a failure on another worker
     open            the request is sent; the first bytes of the answer came, or WorkerFailed
-    ...             the answer is relayed; gateway/relay/relay.py decides what happens to one that breaks off
+    ...             the answer is relayed; gateway/relay raises WorkerFailed or StreamInterrupted if it breaks off
     close           the worker's stream is ended, or its connection closed
     retry_or_raise  no answer came: another attempt, or the error (retries.py)
     end             the placement is freed, on every ending

@@ -9,6 +9,7 @@ dispatch_windows    keeps the dispatch windows that policies/admission/window_si
 queue_peer          this gateway as the shared queue sees it
 
 Whether a request waits or is dispatched now is decided in gateway/dispatch/acquisition: `worker_acquisition` asks
-own_turn_placements.py for the turns of one gateway, and shared/lua/best_route.lua for those of all gateways. The
-order of waiting tenants is decided by policies/queueing; for the queue of all gateways by shared/lua/tenants.lua.
+own_turn_placements.py for the turns of one gateway, and shared/lua/best_route.lua for those of all gateways. Which
+tenant goes next is decided by policies/queueing (`sfq` by default); in the queue of all gateways by `first_waiting`
+of shared/lua/turns.lua, in the order that shared/lua/tenants.lua keeps.
 """

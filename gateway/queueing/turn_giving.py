@@ -1,7 +1,8 @@
 """The giving of turns in a waiting room: while workers have room, requests go in the order of the queue policy.
 
-    give_turns  asks the policy which request goes next; that has its placement before its task runs, so that no
-                later arrival can take it
+    give_turns  asks the queue policy which tenant goes next (`next` of policies/queueing/sfq.py by default, through
+                RoomCounters); its request has its placement before its task runs, so that no later arrival can take
+                it
     pass over   a request that would rather wait for a worker that has its prompt cached than go to a free worker
                 keeps its place in the order, and no other request takes that worker; others may go to the free one
     at_once     a request that arrives where none waits gets its turn without waiting
@@ -18,8 +19,8 @@ from gateway.queueing.room_occupancy import RoomOccupancy
 from gateway.queueing.room_rules import RoomRules
 from gateway.queueing.waiters import Placed, Waiter, Waiters
 from policies.admission.closed_workers import ClosedWorkers
+from policies.queueing.flow_heads import FlowHeads
 from policies.queueing.protocol import QueueTurn, Ticket
-from policies.queueing.two_level_order import FlowHeads
 from radix_cache.match import WorkerId
 
 

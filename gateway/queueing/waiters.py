@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 
 from policies.admission.closed_workers import ClosedWorkers
 from policies.queueing.estimate_ages import EstimateAges
+from policies.queueing.flow_heads import Flow, flow_of
 from policies.queueing.protocol import Ticket
-from policies.queueing.two_level_order import Flow, flow_of
 
 Placed = TypeVar("Placed")
 """What a turn gives: a placement on a worker."""

@@ -17,8 +17,8 @@ from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals, flood
 from policies.cell_turns import UNBOUNDED, QueueProgress, TurnBounds
 from policies.queueing.cost_weights import CostWeights
 from policies.queueing.estimate_ages import EstimateAges
+from policies.queueing.flow_heads import Flow
 from policies.queueing.protocol import QueueCounters, QueuePolicy, QueueTurn, TenantOrder, Ticket
-from policies.queueing.two_level_order import Flow
 from policies.registry import queue_policy, tenant_order
 from policies.service_class import CHAT as IN_NO_HURRY
 from policies.service_class import ServiceClass

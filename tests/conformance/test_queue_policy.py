@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.queueing.flow_heads import flow_heads, next_turn
 from policies.queueing.protocol import QueueCounters, Ticket
-from policies.queueing.two_level_order import flow_heads, next_turn
 from policies.registry import order_names, queue_names, queue_policy, tenant_order
 
 tickets = st.lists(

@@ -5,7 +5,7 @@
 --
 -- passed_over_requests.lua has which requests a search passes over; best_route.lua chooses the worker.
 --
--- One gateway alone does this in FlowHeads of policies/queueing/two_level_order.py, where a flow is a tenant in a queue
+-- One gateway alone does this in FlowHeads of policies/queueing/flow_heads.py, where a flow is a tenant in a queue
 -- here, and in give_turns of gateway/queueing/turn_giving.py and gateway/queueing/waiting_rooms.py.
 -- A request that waits for a worker of its own (policies/admission/awaited_tokens.py) has the route to that one alone.
 --

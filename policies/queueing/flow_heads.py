@@ -1,4 +1,4 @@
-"""The two-level order of a queue: a queue policy picks the tenant, a tenant order picks the ticket of that tenant.
+"""The first ticket of each flow: a queue policy picks among these; which one is first in a flow, a tenant order.
 
 A flow is one tenant's waiting requests of one service class.
 """
