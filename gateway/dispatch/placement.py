@@ -73,7 +73,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return (self.prefill_worker.id, self.worker.id) if keeps else (self.prefill_worker.id,)
 
     def prices(self, model: Model) -> Prices | None:
-        """Return the prices that the answering worker charges for the model; None where it costs nothing."""
+        """Return the prices that the tenant pays for this worker's answer; None where the model costs nothing."""
         provider = self.worker.provider
         return provider.prices_of(model) if provider is not None else model.prices
 

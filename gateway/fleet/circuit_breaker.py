@@ -137,7 +137,7 @@ class HealthState:
         if self.health is Health.DRAINING or self.open_until is not None:
             return self
         strain = self.strain * STRAIN_KEPT + 1
-        if strain <= STRAIN_MAX:
+        if strain <= STRAIN_MAX and not self.on_trial:
             return replace(self._failed(), strain=strain)
         seconds = min(OPEN_SECONDS * 2.0**self.openings, OPEN_SECONDS_MAX)
         return HealthState(

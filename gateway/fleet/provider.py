@@ -26,7 +26,7 @@ class Provider:
     """What all gateways together may use of the provider."""
 
     def prices_of(self, model: Model) -> Prices | None:
-        """Return what the provider charges for the model; None where it costs nothing."""
+        """Return the prices that tenants pay for its answers; None where the model costs nothing."""
         return self.prices.get(model.name, model.prices)
 
     def rest_seconds(self, cause: WorkerFailed) -> float:

@@ -145,7 +145,7 @@ class HttpExchange:
 
     @property
     def started(self) -> bool:
-        """Whether the headers of the answer have been sent."""
+        """Whether the answer has begun: its status and headers are fixed, and leave with its first bytes."""
         return self.response is not None and self.response.prepared
 
     async def move_to_cell(self, cell: str, tenant: Tenant) -> bool:

@@ -8,7 +8,7 @@ What the estimate knows of the request, of a worker, and of the other requests t
     E        output tokens expected
     s, b, d  ms per uncached token, per request, per decode step: the worker's speed
     C        chunk budget: prompt tokens in one step
-    Q        uncached tokens sent there that are not computed yet
+    Q        uncached tokens queued there: sent and not computed yet, with `away_tokens` of a worker of another cell
     R, r     open streams there; of these, those that run: r = min(R min(1, KV / K), RUNNING_MAX), the others wait
     K, KV    tokens of open streams (a block that several use counts once); tokens that fit
 

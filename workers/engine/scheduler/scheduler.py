@@ -310,6 +310,7 @@ class Scheduler:
         insort(self.waiting, sequence, key=_by_rank)
 
     def _retire(self, sequence: Sequence) -> None:
+        """Take a sequence that has ended, or was aborted, out of the queue it is in, and free its blocks."""
         if sequence.table is None:
             self.waiting.remove(sequence)
         elif sequence in self.receiving:
@@ -321,6 +322,7 @@ class Scheduler:
             self._finished_in_batch = self._finished_in_batch + 1 if self.running else 0
 
     def _leave_running(self, sequence: Sequence) -> None:
+        """Take a sequence out of the running ones and free its blocks, unless they wait for a handoff."""
         if sequence.handoff_role == "prefill" and sequence.finish in (FinishReason.STOP, FinishReason.LENGTH):
             self.held_for_handoff[sequence.id] = sequence.blocks
         else:

@@ -79,6 +79,13 @@ def test_a_trial_without_requests_ends_while_probes_are_answered():
     assert over.request_failed(over_at).circuit_open
 
 
+def test_a_trial_that_fails_opens_it_although_older_streams_have_ended_meanwhile():
+    trial = opened().probe_answered(OPEN_SECONDS)
+    for _ in range(3):
+        trial = trial.answer_ended()
+    assert trial.request_failed(OPEN_SECONDS).circuit_open
+
+
 def test_a_trial_that_fails_opens_it_for_twice_as_long_up_to_a_minute():
     now, state, waits = 0.0, UP, []
     for _ in range(8):
