@@ -444,8 +444,9 @@ class IdempotencyKeyReused(GatewayError):
 class TenantQueueFull(GatewayError):
     """The tenant has as many requests in the waiting room, or prompts being encoded, as it may have.
 
-    In a full waiting room that is an even share: tenants below theirs get Overloaded (503), since they are not at
-    fault.
+    Raised by gateway/queueing/room_occupancy.py, for prompts by gateway/tokenization/encoder_threads.py, for
+    media by gateway/media/media_fetch.py. In a full waiting room that is an even share: tenants below theirs
+    get Overloaded (503), since they are not at fault.
     """
 
     status, code, type = 429, "too_many_waiting", "rate_limit_error"

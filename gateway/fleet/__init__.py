@@ -5,7 +5,8 @@ fleet              all of them, and their probes; worker_lookup finds those of a
 worker             one of them; provider: the terms of an outside provider
 circuit_breaker    the states of its health, which take it out of rotation and bring it back; stalls: workers that
                    keep their connections open and send nothing
-loads, ranks       how busy a worker and its data-parallel ranks are
+loads, ranks       how busy a worker and its data-parallel ranks are: a LoadShare, made by
+                   gateway/dispatch/placement.py, counts a request up, and down at its end
 load_feeds         what engines report of their load and speed (prefill_rate); external_load keeps what no gateway
                    sent
 response_shape     the fields of a worker's whole answers

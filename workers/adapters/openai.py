@@ -2,9 +2,8 @@
 
 Usage is always requested, and later withheld from clients that did not request it. Fields that only some engines
 know are left out, since providers refuse unknown fields. `cache_salt` is one of them, so kind `openai` cannot
-isolate
-tenants: if the engine caches prefixes, all tenants share that cache, and can find out by timing what others have
-asked. For vLLM and SGLang use their own kinds, which isolate tenants.
+isolate tenants: if the engine caches prefixes, all tenants share that cache, and can find out by timing what others
+have asked. For vLLM and SGLang use their own kinds, which isolate tenants.
 """
 
 from collections.abc import Iterable

@@ -43,6 +43,7 @@ FILES = (
         "tenants",
         "passed_over_requests",
         "turns",
+        "removal",
     ),
     *("progress", "admit", "claim", "gateways", "cells"),
 )

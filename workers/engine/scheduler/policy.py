@@ -10,7 +10,7 @@ rank of a sequence, smallest first     (level, urgency, order)
 
 A rank never changes, so a sorted queue stays sorted. No sequence starves: a sequence of the next better priority
 overtakes only sequences that came less than two epochs before it. The sequence that ranks last has the lowest
-priority or the most slack, and is the one to preempt.
+priority or the most slack, and is the one that Scheduler._make_room preempts.
 """
 
 import math

@@ -203,9 +203,12 @@ class Scheduler:
         return self._policy.tokens_in_step(sequence.pending, step.budget, first=not step.prefills)
 
     def _make_room(self, step: PlanBuilder, sequence: Sequence, count: int) -> bool:
-        """Allocate blocks for the next `count` tokens; return False when that preempted the sequence itself."""
+        """Allocate blocks for the next `count` tokens; without free ones, preempt the sequences that rank last.
+
+        Return False when that preempted the sequence itself.
+        """
+        # Mostly none is missing: the last block of a decoding sequence has room for a token.
         blocks, num_tokens = sequence.blocks, sequence.num_computed + count
-        # The last block of a decoding sequence mostly has room.
         while (missing := blocks.missing(num_tokens)) and missing > self._tree.available_blocks:
             victim = self.running[-1]
             self._preempt(victim)

@@ -1,40 +1,9 @@
--- The first token of a request, and its end: verb progress, and the removal of requests.
+-- The first token of a request, and its end: verb progress.
 
 local SWEEP_MS = 1000
 
 -- When ids that have ended were last removed from `ended`, in ms.
 local ended_swept = 0
-
--- Removes a request in any state: waiting, granted, placed or answering. `change`: of its tenant's charge.
-local function drop(id, record, change)
-  local queue = queues[record.queue]
-  if record.state == 'waiting' then
-    if queue then dequeue(queue, id, record) end
-  else
-    remove_load(record)
-    if record.state == 'granted' then
-      call('ZREM', grants, id)
-      change = -record.cost
-    end
-    if queue and change ~= 0 then correct(queue, record, change) end
-  end
-  local memory = queue and remembered[queue.meta]
-  if memory then memory.looks[id] = nil end
-  call('HDEL', places, id)
-  call('ZREM', owned, id)
-end
-
--- Removes all requests of a gateway.
-local function drop_all_of(gateway)
-  for _ = 1, SWEPT_MAX do
-    local ids = call('ZRANGEBYLEX', owned, '[' .. gateway .. ':', '(' .. gateway .. ';', 'LIMIT', 0, 256)
-    for _, id in ipairs(ids) do
-      local record = read(id)
-      if record then drop(id, record, 0) else call('ZREM', owned, id) end
-    end
-    if #ids < 256 then return end
-  end
-end
 
 -- progress: the first token came, or the request has ended, in any state.
 --   id, 'first' or 'end', units by which what was used differs from its cost
