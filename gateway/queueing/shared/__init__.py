@@ -2,14 +2,14 @@
 
 lua/                   decides in Redis which request has its turn: `call` (keys, arguments), `records`, `loads`,
                        `routes`, `dispatch_windows`, `best_route`, `tenants` (fair order), `passed_over_requests`,
-                       `turns`, `removal`, then the functions to call: `progress`, `admit`, `claim`, `gateways` (`reap`
-                       frees what a dead one held), `cells`
+                       `turns`, `removal`, then the functions to call: `progress`, `admit`, `claim`, `gateways`
+                       (`reap` frees what a dead one held), `cells`
 queue_store            calls them, with the values of queue_messages; keys names every key
 shared_queue           the queue as this gateway uses it; shared_turns is its interface
 turn_requests          the requests of this gateway that ask for their turns, and claim them
 turn_stream            receives the turns that were granted
-membership             joins the other gateways, notices which have died, and tells them this one's loads; local_placements sums these up,
-                       queue_members is what a member has to offer
+membership             joins the other gateways, notices which have died, and tells them this one's loads;
+                       local_placements sums these up, queue_members is what a member has to offer
 queue_shards           the same in a Redis Cluster; shard_layout says which shard decides, shards_in_step exchanges
                        loads and turns between the shards of one model's tenants
 preemption_requests    requests to other gateways to preempt batch work; provider_backoff: news of busy providers
