@@ -45,13 +45,13 @@ class DispatchWindows:
         self._batch_seconds = batch_seconds
         self._clock = clock
         self._in_sight = TrafficInSight()
-        self._gateways: Callable[[], int] | None = None
+        self._queue: SharedTurns | None = None
         self._kept: dict[str, tuple[DispatchWindow, float]] = {}
         """By model: its window, and until when it is kept."""
 
-    def count_gateways(self, gateways: Callable[[], int]) -> None:
-        """Let workers be filled; each of so many gateways sees a part of the requests."""
-        self._gateways = gateways
+    def count_gateways(self, queue: SharedTurns) -> None:
+        """Let workers be filled; each of the gateways of this queue sees a part of the requests."""
+        self._queue = queue
 
     def reconfigure(self, tokens_max: int, batch_seconds: float) -> None:
         """Follow these settings from now on."""
@@ -118,9 +118,9 @@ class DispatchWindows:
         None are filled by classes unless each says how many slots it has. `models`: those that share the workers.
         """
         workers = self._fleet.serving(model)
-        if self._gateways is None or not demand or any(one.disaggregation for one in workers):
+        if self._queue is None or not demand or any(one.disaggregation for one in workers):
             return None
-        gateways = self._gateways()
+        gateways = self._queue.gateways
         if len(demand) == 1:
             much = much_demand(len(workers), ms_per_token=ms_per_token) / gateways
             tokens, squares = self._in_sight.demand_of_others(models, much, self._clock())

@@ -71,7 +71,7 @@ class FleetParts:
         windows = dispatch_windows(settings, fleet)
         queue = shared_queue(settings, stores.scripts, windows, fleet)
         if settings.cells is None:  # Other cells have a part of the demand, which is not told here.
-            windows.count_gateways(lambda: queue.gateways)
+            windows.count_gateways(queue)
         index = SharedIndexParts.create(
             stores.redis_url,
             settings.redis.prefix,

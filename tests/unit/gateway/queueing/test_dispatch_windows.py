@@ -1,6 +1,7 @@
 """The window ahead of a worker follows the tightest service class in sight."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -127,7 +128,7 @@ def have_slots(stage, *slots):
 
 @pytest.mark.parametrize(("slots", "filled"), [((8, 8), True), ((8, None), False)])
 def test_workers_are_filled_if_all_of_them_say_how_many_slots_they_have(stage, busy, slots, filled):
-    busy.count_gateways(lambda: 1)
+    busy.count_gateways(SimpleNamespace(gateways=1))
     have_slots(stage, *slots)
     found = busy.of("m").filled
     assert (found is not None) is filled
@@ -136,7 +137,7 @@ def test_workers_are_filled_if_all_of_them_say_how_many_slots_they_have(stage, b
 
 @pytest.mark.parametrize(("gateways", "filled"), [(1, True), (6, False)])
 def test_each_gateway_sees_its_part_of_what_urgent_classes_need(stage, busy, gateways, filled):
-    busy.count_gateways(lambda: gateways)
+    busy.count_gateways(SimpleNamespace(gateways=gateways))
     have_slots(stage, 8, 8)
     assert (busy.of("m").filled is not None) is filled
 
@@ -154,7 +155,7 @@ def test_workers_are_filled_beside_crowding_tenants(workers, gateways, last_open
         windows.note_request("m", CHAT.ttft_seconds, "flood", tokens=9000, crowds=True)
         stage.clock.advance(0.1)
     if gateways is not None:
-        windows.count_gateways(lambda: gateways)
+        windows.count_gateways(SimpleNamespace(gateways=gateways))
     found = windows.of("m")
     assert found.contended
     assert (found.filled.last_open if found.filled is not None else None) == last_open
