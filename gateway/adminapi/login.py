@@ -59,7 +59,7 @@ PROVIDER_ERRORS: tuple[type[Exception], ...] = (
 class PendingLogin(CookieValue, frozen=True, kw_only=True):
     """A login that has begun, while the browser is at the provider."""
 
-    cookie_kind = "Begun"
+    cookie_kind = "PendingLogin"
 
     state: str
     to: str

@@ -38,7 +38,9 @@ class Journal:
 
     def __init__(self, directory: Path, *, bytes_max: int, wall: Callable[[], float] = time.time) -> None:
         self.dropped = 0  # entries that the full journal had no room for
-        self.segments: list[Segment] = []  # the oldest first; the last one is written to
+        self.segments: list[Segment] = []
+        """The files that this process has locked, in the order in which they are shipped: full ones of its own and
+        those that it has taken over, as they came; last the one that is written to."""
         self._directory = directory
         self._bytes_max = bytes_max
         self._room = 0  # bytes that may be appended before `bytes` is computed again

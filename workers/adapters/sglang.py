@@ -103,7 +103,7 @@ class SglangAdapter(OpenAIAdapter):
         return fields
 
     async def probe(self) -> WorkerReport:
-        """Check that the worker serves, and read all of WorkerReport. Raises WorkerFailed."""
+        """Check that the worker serves, and return what /v1/models and /server_info tell. Raises WorkerFailed."""
         with suppress(PathNotFound):  # Older versions lack /ready; the list of models shows the same.
             await self.http.get_json("ready", None)
         info = await self._info()

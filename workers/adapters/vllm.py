@@ -66,7 +66,11 @@ class VllmAdapter(OpenAIAdapter):
         return f"X-data-parallel-rank: {call.rank}\r\n" if call.rank is not None else ""
 
     async def probe(self) -> WorkerReport:
-        """Check that the worker serves, and read all of WorkerReport. Raises WorkerFailed."""
+        """Check that the worker serves, and return what its paths tell of it. Raises WorkerFailed.
+
+        Each probe asks for health, models, sources of KV events and sleep. KV size, ranks and load are those of the
+        last look at /metrics, one with PROBES_PER_METRICS probes; slots and chunk size are not known.
+        """
         try:
             await self.http.get_json("health", None)
         except WorkerFailed:

@@ -195,7 +195,12 @@ class Scheduler:
                 step.add(sequence, count)
 
     def _tokens_in_step(self, step: PlanBuilder, sequence: Sequence) -> int:
-        """Return how many tokens of this running sequence the step can compute."""
+        """Return how many tokens of this running sequence the step can compute.
+
+        They are its pending tokens, as far as the budget goes. A sequence whose table keeps no KV between steps
+        (`recomputes_everything`: the engine without a KV cache, for comparison) is computed from its first token in
+        every step, or its next token could not be sampled; so all of it counts, however small the budget.
+        """
         if step.budget <= 0 and not self._policy.lockstep:
             return 0
         if sequence.blocks.recomputes_everything:
