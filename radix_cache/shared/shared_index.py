@@ -19,7 +19,6 @@ gateway reads would grow without bound.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -30,20 +29,18 @@ from radix_cache.local_index import LocalIndex
 from radix_cache.match import NO_MATCH, LargestMatch, PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import ScriptAnswer, ignore_result
-from radix_cache.shared.keys import REGISTRY
+from radix_cache.shared.learnt_while_away import LearntWhileAway, UnsentPath
 from radix_cache.shared.node import PathMatch, ReplicaNode
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.sent_predictions import SentPredictions
 from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
-from radix_cache.shared.unsent_paths import UnsentPath, UnsentPaths
+from radix_cache.shared.unseen_changes import UnseenChanges
 from radix_cache.shared.worker_capacity import WorkerCapacity, cut
 from radix_cache.shared.worker_tenures import WorkerTenures
 from radix_cache.tiers import Tier
 
 log = logging.getLogger(__name__)
 
-UNSEEN_MAX = 1024
-"""The most changes per shard that are remembered until the replica shows them; the oldest are dropped first."""
 USED_SECONDS = 60
 
 
@@ -89,23 +86,6 @@ class SharedIndex:
     correct: Callable[[Namespace, Hashes, WorkerId, int], None]
     """Corrects a path of which a worker had only so many leading blocks, and now has the whole again."""
 
-    # What the replica does not show yet, or could not be sent.
-    _own: LocalIndex
-    """Predictions of this process, and changes that were sent and are not in the replica yet."""
-    _unseen_changes: dict[int, deque[tuple[int, WorkerId, str]]]
-    """Of these changes, by shard: number in the shard, worker, and name in `_own`."""
-    _changes_sent = 0
-    _away: LocalIndex | None = None
-    """What was learnt while Redis was away; None once all of it was sent."""
-    _unsent_paths: UnsentPaths
-    """The same, as it has to be sent."""
-    _lost_shards: Collection[int] = ()
-    """The shards that the replica cannot follow."""
-    _workers_missed: set[WorkerId]
-    """Workers of which Redis did not take a removal."""
-    _workers_grown: set[WorkerId]
-    """Workers that may hold more than before, and may exceed their capacity."""
-
     def __init__(
         self,
         store: TreeStore,
@@ -134,7 +114,7 @@ class SharedIndex:
         self._predicted_ms = int(predicted_seconds * 1000)
         self._known_at_record: dict[tuple[WorkerId, str], _KnownAtRecord] = {}
 
-        self._new_local = partial(
+        new_local = partial(
             LocalIndex,
             clock,
             blocks_max=blocks_max,
@@ -143,11 +123,12 @@ class SharedIndex:
             predictions_max=predictions_max,
             node_blocks=node_blocks,
         )
-        self._own = self._new_local()
-        self._unseen_changes = {}
-        self._unsent_paths = UnsentPaths()
-        self._workers_missed = set()
-        self._workers_grown = set()
+        self._own = new_local()
+        """Predictions of this process, and its changes that the replica does not show yet."""
+        self._unseen = UnseenChanges(self._own, replica)
+        self._away = LearntWhileAway(new_local, store.keys)
+        self._workers_grown: set[WorkerId] = set()
+        """Workers that may hold more than before, and may exceed their capacity."""
 
     # Queries.
 
@@ -157,8 +138,8 @@ class SharedIndex:
             return NO_MATCH
         known = self.replica.match(hashes)
         own = self._own.match(namespace, hashes)
-        if self._away is not None:
-            return LargestMatch(known, own, self._away.match(namespace, hashes))
+        if self._away.index is not None:
+            return LargestMatch(known, own, self._away.index.match(namespace, hashes))
         if own is not NO_MATCH:
             return LargestMatch(known, own)
         return known if known.path or known.pending else NO_MATCH
@@ -258,8 +239,8 @@ class SharedIndex:
         counts a path on the GPU as pending at this worker.
         """
         tenure, path = self.replica.tenures.get(worker), UnsentPath(namespace, hashes, worker, tier)
-        if tenure is None or (self._lost_shards and self._is_lost(namespace, hashes)):
-            self._learn_while_away(path)
+        if tenure is None or (self._away.lost_shards and self._away.is_lost(namespace, hashes)):
+            self._away.add(path)
             return
         used_since = self.replica.server_seconds() - USED_SECONDS
         walk_start = self.replica.match(hashes).walk_start(worker, len(hashes), tier, used_since)
@@ -273,24 +254,23 @@ class SharedIndex:
             walk_start=walk_start,
             fresh_seconds=USED_SECONDS,
         )
-        self._changes_sent += 1
-        change = f"held {self._changes_sent}"
+        change = self._unseen.name()
         if tier is Tier.GPU:
-            self._own.record(namespace, hashes, worker, change)
+            self._unseen.add(namespace, hashes, worker, change)
         held.add_done_callback(partial(self._hold_answered, path, change))
 
     def _hold_answered(self, path: UnsentPath, change: str, answer: "asyncio.Future[ScriptAnswer]") -> None:
         """Keep a path until the replica shows it, or until it can be sent if Redis did not take it."""
         if answer.cancelled() or answer.exception() is not None:
             self.refused += 1
-            self._own.withdraw(path.worker, change)
-            self._learn_while_away(path)
+            self._unseen.refused(path.worker, change)
+            self._away.add(path)
             return
         sequence = answer.result()
         assert isinstance(sequence, int)
-        self._await_replica(
-            self.store.keys.shard_of(path.namespace, path.hashes), sequence, path.worker, change
-        )
+        shard = self.store.keys.shard_of(path.namespace, path.hashes)
+        if self._unseen.taken(shard, sequence, path.worker, change):
+            self._capacity.cut_excess(path.worker)
         self._workers_grown.add(path.worker)
 
     def report(
@@ -298,7 +278,7 @@ class SharedIndex:
     ) -> None:
         """Shorten the worker's path if it had less cached than was known, and nothing has changed there since."""
         before, tenure = self._known_at_record.get((worker, writer)), self.replica.tenures.get(worker)
-        if before is None or tenure is None or blocks >= before.held or self._is_lost(namespace, hashes):
+        if before is None or tenure is None or blocks >= before.held or self._away.is_lost(namespace, hashes):
             return
         node = self.replica.node_at(hashes, blocks)
         if node is None or node.sequence > before.sequence:
@@ -326,8 +306,8 @@ class SharedIndex:
         One call of Redis shortens the path and the nearest nodes below it. If there are more, further calls take
         the deeper ones: they cut them where nothing is left (the tier DISK), else move them to slower tiers.
         """
-        if self._away is not None:
-            self._away.shorten(namespace, hashes, worker, blocks, tier)
+        if self._away.index is not None:
+            self._away.index.shorten(namespace, hashes, worker, blocks, tier)
         tenure = self.replica.tenures.get(worker)
         if tenure is None or blocks >= len(hashes):
             return
@@ -355,7 +335,7 @@ class SharedIndex:
         """Remember a worker of which Redis did not take a removal."""
         if answer.cancelled() or answer.exception() is not None:
             self.refused += 1
-            self._workers_missed.add(worker)
+            self._away.add_worker(worker)
 
     def set_capacity(self, worker: WorkerId, blocks_max: int) -> None:
         """Set the capacity of `worker` in blocks, and cut its blocks beyond that."""
@@ -377,19 +357,13 @@ class SharedIndex:
         """Forget what this process knows of the worker beside the replica, its capacity too."""
         self._capacity.forget(worker)
         self._own.forget(worker)
-        if self._away is not None:
-            self._away.forget(worker)
-        self._unsent_paths.take(lambda path: path.worker == worker)
+        self._away.forget(worker)
 
     # Called by the reader of the replica.
 
     def replica_changed(self) -> None:
         """Drop the remembered changes that the replica shows by now."""
-        for shard, waiting in self._unseen_changes.items():
-            known = self.replica.shards.get(shard)
-            while waiting and known is not None and waiting[0][0] <= known.sequence:
-                _, worker, change = waiting.popleft()
-                self._own.withdraw(worker, change)
+        self._unseen.drop_shown()
         # Only what the replica shows can be counted.
         grown, self._workers_grown = self._workers_grown, set()
         for worker in grown:
@@ -397,17 +371,12 @@ class SharedIndex:
 
     def replica_compared(self, lost: Collection[int]) -> None:
         """Send Redis what was learnt while it was away, except to `lost` shards, which cannot be followed."""
-        self._lost_shards = lost
+        self._away.lost_shards = lost
         if self.cuts_all:
             self._workers_grown.update(self.replica.tenures)
         self.replica_changed()
         self.sent_predictions.compared(lost=bool(lost))
-        if REGISTRY in lost or (not self._unsent_paths and not self._workers_missed and self._away is None):
-            return
-        unsent = self._unsent_paths.take(lambda path: not self._is_lost(path.namespace, path.hashes))
-        missed, self._workers_missed = self._workers_missed, set()
-        if not self._unsent_paths:
-            self._away = None
+        unsent, missed = self._away.take()
         if not unsent and not missed:
             return
         log.info("sending %d paths to Redis that were learnt while it was away", len(unsent))
@@ -416,27 +385,3 @@ class SharedIndex:
                 self.hold(path.namespace, path.hashes, path.worker, tier=path.tier)
         for worker in (missed | {path.worker for path in unsent}) & self.followed:
             self.on_changes_lost(worker)
-
-    def _is_lost(self, namespace: Namespace, hashes: Hashes) -> bool:
-        """Return whether the replica cannot follow the path's shard; without the registry it follows no shard."""
-        lost = self._lost_shards
-        return bool(lost) and (REGISTRY in lost or self.store.keys.shard_of(namespace, hashes) in lost)
-
-    def _learn_while_away(self, path: UnsentPath) -> None:
-        """Remember a path that could not be sent to Redis."""
-        if self._away is None:
-            self._away = self._new_local()
-        self._away.hold(path.namespace, path.hashes, path.worker, tier=path.tier)
-        self._unsent_paths.add(path)
-
-    def _await_replica(self, shard: int, sequence: int, worker: WorkerId, change: str) -> None:
-        """Stop counting a change in `_own` once the replica shows it."""
-        known = self.replica.shards.get(shard)
-        if known is not None and known.sequence >= sequence:
-            self._own.withdraw(worker, change)
-            self._capacity.cut_excess(worker)
-        else:
-            # A change that never appears is dropped when its prediction ends.
-            self._unseen_changes.setdefault(shard, deque(maxlen=UNSEEN_MAX)).append(
-                (sequence, worker, change)
-            )

@@ -13,7 +13,7 @@ from radix_cache.redis.connection import ConnectionLost
 from radix_cache.redis.pubsub import ShardedSubscriber
 from radix_cache.shared.keys import Keys, namespace_id
 from radix_cache.shared.replica_reader import ReplicaReader
-from radix_cache.shared.shared_index import UNSEEN_MAX
+from radix_cache.shared.unseen_changes import UNSEEN_MAX
 from tests.fakes.replica import replica
 
 W = WorkerId("w")
@@ -79,7 +79,7 @@ async def test_what_a_gateway_learns_without_its_reader_stays_within_the_bound_a
         one.index.hold(SPACE, path(number), W)
         one.index.record(SPACE, path(number), W, str(number))
         one.index.withdraw(W, str(number))
-    kept = one.index._away.stats()
+    kept = one.index._away.index.stats()
     assert 0 < kept.blocks + NODE_BLOCKS * kept.nodes <= BOUNDS["blocks_max"]
     undo()
     await until(lambda: one.reader.up)
@@ -90,10 +90,10 @@ async def test_what_a_gateway_learns_without_its_reader_stays_within_the_bound_a
 
 async def test_paths_that_wait_to_be_sent_are_bounded_in_blocks(deaf, monkeypatch):
     one, undo = deaf
-    monkeypatch.setattr("radix_cache.shared.unsent_paths.BLOCKS_MAX", 10)
+    monkeypatch.setattr("radix_cache.shared.learnt_while_away.BLOCKS_MAX", 10)
     for number in range(0, 500, 5):
         one.index.hold(SPACE, array("Q", range(10_000 + number, 10_000 + number + 5)), W)
-    assert len(one.index._unsent_paths) == 2
+    assert len(one.index._away.paths) == 2
     undo()
     await until(lambda: one.reader.up)
     await one.caught_up()
@@ -113,7 +113,7 @@ async def test_changes_that_the_replica_never_shows_are_not_remembered_without_e
             await one.scripts.ping()
     await until(lambda: not one.scripts.busy)
     assert one.index.refused == 0
-    assert sum(map(len, one.index._unseen_changes.values())) == UNSEEN_MAX
+    assert sum(map(len, one.index._unseen.by_shard.values())) == UNSEEN_MAX
     await one.close()
 
 

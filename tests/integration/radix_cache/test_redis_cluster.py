@@ -266,7 +266,7 @@ async def test_paths_of_shards_that_are_there_are_told_while_another_server_stay
     await until(lambda: not one.reader.up)
     for node in (dead, back):
         one.index.hold(spaces[node.port], path(node.port, 1, 3), W)
-    await until(lambda: len(one.index._unsent_paths) == 2)
+    await until(lambda: len(one.index._away.paths) == 2)
     back.start()
     told, waits = spaces[back.port], spaces[dead.port]
     await until(lambda: other.index.match(told, path(back.port, 1, 3)).confirmed == {W: 3})
