@@ -34,74 +34,14 @@ head.
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Hashable
-from heapq import heapify, heappop, heappush
 from math import inf, nextafter
-from typing import Generic, TypeVar
+from typing import Generic
 
 from radix_cache.blocks import Hashes
 from radix_cache.tiers import Tier, TierBlocks
-
-Holder = TypeVar("Holder", bound=Hashable)
+from radix_cache.tree_node import Holder, RadixNode, Tenure
 
 SWEPT_PER_RECORD_MAX = 64
-QUEUE_SLACK = 64
-
-
-class RadixNode(Generic[Holder]):
-    """A node of the tree: a run of blocks, addressed by `run[0]`, with `depth` blocks before it in the path."""
-
-    __slots__ = ("children", "counts", "depth", "parent", "run", "slower")
-
-    def __init__(self, run: Hashes, depth: int, parent: "RadixNode[Holder] | None") -> None:
-        self.run = run
-        self.depth = depth
-        self.parent = parent
-        self.children: set[RadixNode[Holder]] = set()
-        self.counts: dict[Tenure[Holder], int] = {}
-        self.slower: dict[Tenure[Holder], TierBlocks] | None = None
-
-    def held(self, tenure: "Tenure[Holder]") -> TierBlocks:
-        """Return how many leading blocks the tenure has, by tier."""
-        if self.slower is not None and tenure in self.slower:
-            return self.slower[tenure]
-        count = self.counts.get(tenure, 0)
-        return TierBlocks(count, count, count)
-
-    def hold(self, tenure: "Tenure[Holder]", held: TierBlocks) -> None:
-        """Set how many leading blocks the tenure has, by tier."""
-        if held.all:
-            self.counts[tenure] = held.all
-        else:
-            self.counts.pop(tenure, None)
-        if held.gpu < held.all:
-            self.slower = self.slower if self.slower is not None else {}
-            self.slower[tenure] = held
-        elif self.slower is not None:
-            self.slower.pop(tenure, None)
-
-    @property
-    def end(self) -> int:
-        """The number of blocks up to the end of the run, counted from the beginning of the path."""
-        return self.depth + len(self.run)
-
-
-class Tenure(Generic[Holder]):
-    """The epoch of one holder, from its first record until it is forgotten.
-
-    `used` has the time of the last use of every node held. `queue` is a heap of (use, -end, serial, node). The use
-    in an entry may be outdated, and is then too early; it is corrected when the entry reaches the top. Of nodes
-    with equal uses the deeper one comes first.
-    """
-
-    __slots__ = ("alive", "blocks", "holder", "queue", "used")
-
-    def __init__(self, holder: Holder) -> None:
-        self.holder = holder
-        self.alive = True
-        self.blocks = 0
-        self.used: dict[RadixNode[Holder], float] = {}
-        self.queue: list[tuple[float, int, int, RadixNode[Holder]]] = []
 
 
 class RadixTree(Generic[Holder]):
@@ -113,7 +53,6 @@ class RadixTree(Generic[Holder]):
         self._tenures: dict[Holder, Tenure[Holder]] = {}
         self._ended: deque[Tenure[Holder]] = deque()
         self._clock = -inf
-        self._serial = 0
         self._tiered = False
 
     def __len__(self) -> int:
@@ -228,7 +167,7 @@ class RadixTree(Generic[Holder]):
     def evict_idle(self, before: float) -> None:
         """Remove from every holder the nodes that it last used before this moment."""
         for tenure in self._tenures.values():
-            while (oldest := _oldest(tenure)) is not None and oldest < before:
+            while (oldest := tenure.oldest_use()) is not None and oldest < before:
                 self._evict_oldest(tenure, tenure.blocks)
 
     def shrink(self, blocks_max: int, node_blocks: int = 0) -> None:
@@ -243,7 +182,7 @@ class RadixTree(Generic[Holder]):
             tenures = [tenure for tenure in self._tenures.values() if tenure.blocks]
             if not tenures:
                 return
-            self._evict_oldest(min(tenures, key=lambda tenure: _oldest(tenure) or 0.0), over)
+            self._evict_oldest(min(tenures, key=lambda tenure: tenure.oldest_use() or 0.0), over)
 
     def sweep(self, nodes_max: int) -> None:
         """Remove remains of forgotten holders from at most `nodes_max` nodes."""
@@ -320,10 +259,10 @@ class RadixTree(Generic[Holder]):
             upper.hold(tenure, held.at_most(Tier.DISK, at))
             node.hold(tenure, held.without_first(at))
             tenure.used[upper] = tenure.used[node]
-            self._enqueue(tenure, upper)
+            tenure.enqueue(upper)
             if count > at:
                 # The run may have grown since its entry was made; the lower half must reach the top first.
-                self._enqueue(tenure, node)
+                tenure.enqueue(node)
             else:
                 del tenure.used[node]
         return upper
@@ -342,7 +281,7 @@ class RadixTree(Generic[Holder]):
             tenure.blocks += max(count - before, 0)
         tenure.used[node] = use
         if not before:
-            self._enqueue(tenure, node)
+            tenure.enqueue(node)
 
     def _cut(
         self, node: RadixNode[Holder], tenure: Tenure[Holder], keep: int, tier: Tier = Tier.DISK
@@ -378,17 +317,9 @@ class RadixTree(Generic[Holder]):
                 parent.children.discard(at)
             at = parent
 
-    def _enqueue(self, tenure: Tenure[Holder], node: RadixNode[Holder]) -> None:
-        if len(tenure.queue) > 2 * len(tenure.used) + QUEUE_SLACK:
-            # Entries of removed nodes stay in the queue; the rebuild keeps them from piling up below the top.
-            tenure.queue = [(use, -held.end, at, held) for at, (held, use) in enumerate(tenure.used.items())]
-            heapify(tenure.queue)
-        self._serial += 1
-        heappush(tenure.queue, (tenure.used[node], -node.end, self._serial, node))
-
     def _evict_oldest(self, tenure: Tenure[Holder], blocks: int) -> None:
         """Remove up to `blocks` from the end of the least recently used node, which is a leaf of this tenure."""
-        _oldest(tenure)
+        tenure.oldest_use()
         node = tenure.queue[0][3]
         self._cut(node, tenure, max(node.counts[tenure] - blocks, 0))
 
@@ -399,17 +330,3 @@ def common_blocks(run: Hashes, hashes: Hashes, at: int) -> int:
     if run[limit - 1] == hashes[at + limit - 1]:
         return limit
     return bisect_left(range(limit), True, key=lambda i: run[i] != hashes[at + i])
-
-
-def _oldest(tenure: Tenure[Holder]) -> float | None:
-    """Bring the least recently used node to the top of the queue and return its last use; None if empty."""
-    queue = tenure.queue
-    while queue:
-        use, _, serial, node = queue[0]
-        current = tenure.used.get(node)
-        if current == use:
-            return use
-        heappop(queue)
-        if current is not None:
-            heappush(queue, (current, -node.end, serial, node))
-    return None
