@@ -1,10 +1,10 @@
 """Quotas of tenants: reserved before a request, settled after it.
 
 Requests come here by way of gateway/dispatch/reservations.py. Read in this order: limit, quota_store (the
-contract), redis_layout, redis_store, counter_recovery, local_store, failover_store, escrow_account, escrow_policy,
-escrow, leases. While Redis is away (store_availability) each gateway grants its share (gateway_share) as one of
-gateway_count. Beside them: prices (money for tokens), events (alerts), headers (rate limit headers), limit_report
-(what is left), limit_text (limits in error messages).
+contract), redis_layout, redis_store, counter_recovery, local_store, failover_store, escrow_account,
+escrow_accounts, escrow_policy, escrow, leases. While Redis is away (store_availability) each gateway grants its
+share (gateway_share) as one of gateway_count. Beside them: prices (money for tokens), events (alerts), headers
+(rate limit headers), limit_report (what is left), limit_text (limits in error messages).
 
 The functions of redis_store that run in Redis are in lua/: `windows` (what is used of a limit, and its correction),
 `leases`, `decisions` (whether a cost fits), and one file for each function: `reserve`, `finish`,

@@ -15,10 +15,8 @@ reserves what is to be ahead then.
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count
-from operator import attrgetter
 from secrets import token_hex
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
@@ -27,6 +25,7 @@ import msgspec
 
 from gateway.concurrency.bounded_wait import bounded_wait
 from gateway.quotas.escrow_account import EscrowAccount, LeaseAhead
+from gateway.quotas.escrow_accounts import EscrowAccounts
 from gateway.quotas.escrow_policy import (
     aged,
     covers,
@@ -54,13 +53,6 @@ TOGETHER_MAX = 64
 """Leases that are settled by one call, and as many are reserved: the store does nothing else meanwhile."""
 IDLE_SECONDS = 1.0
 SWEEP_SECONDS = 0.25
-ACCOUNTS_MAX = 1024
-
-AccountKey = tuple[str, ...]
-"""Organisation, tenant, model, and the names of all scopes."""
-
-_scope_name = attrgetter("name")
-
 
 Result = TypeVar("Result")
 
@@ -101,9 +93,7 @@ class Escrow:
         self._flush = flush
         self._timeout_seconds = timeout_seconds
         self._closed = False
-        self._accounts: OrderedDict[AccountKey, EscrowAccount] = OrderedDict()
-        self._keys_of: dict[str, set[AccountKey]] = {}
-        """Accounts by organisation: a refusal concerns no others."""
+        self._accounts = EscrowAccounts(self._give_back_all)
         self._name, self._numbers = token_hex(8), count()
         self._due: list[EscrowAccount] = []
         """Accounts with leases that have ended."""
@@ -116,7 +106,7 @@ class Escrow:
             return await self._store.reserve(reservation, urgent=urgent)
         account = None
         if reservation.idempotency_key is None:
-            account, now = self._account(reservation), self._clock()
+            account, now = self._accounts.of(reservation), self._clock()
             account.count(reservation, now)
             ahead = self._take(account, reservation.cost) if account.ahead else None
             if ahead is not None:
@@ -145,7 +135,9 @@ class Escrow:
 
     def settle(self, lease: Lease, actual: Cost) -> Awaitable[None]:
         """See QuotaStore. It is settled together with others of its account that end soon after."""
-        account = self._account_of_ended(lease.reservation)
+        ended = lease.reservation
+        apart = ended.idempotency_key is not None or self._closed or not self._enabled
+        account = None if apart else self._accounts.known(ended)
         if account is None:
             return self._store.settle(lease, actual)
         account.ended.append((lease, actual))
@@ -187,54 +179,21 @@ class Escrow:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             oldest = self._clock() - IDLE_SECONDS
-            for key, account in list(self._accounts.items()):
+            for account in list(self._accounts):
                 while account.ahead and account.ahead[0].asked_at < oldest:
                     self._give_back(account.ahead.popleft())
                 if not account.ahead and account.asked_at < oldest:
-                    self._drop(key)
+                    self._accounts.drop(account)
 
     async def close(self) -> None:
         """Give everything back, wait for that for a bounded time, and reserve nothing more ahead."""
         self._closed = True
-        for account in self._accounts.values():
+        for account in self._accounts:
             self._give_back_all(account)
         self.flush()
         until = time.monotonic() + CLOSE_SECONDS_MAX
         while self._tasks and (seconds := until - time.monotonic()) > 0:
             await asyncio.wait(self._tasks, timeout=seconds)
-
-    def _account(self, reservation: Reservation) -> EscrowAccount:
-        """Return the request's account, a new one where other limits hold from now on."""
-        names = map(_scope_name, reservation.scopes)
-        key = (reservation.organisation, reservation.tenant, reservation.model, *names)
-        account = self._accounts.get(key)
-        if account is None or account.last.scopes != reservation.scopes:
-            if account is not None:
-                account.dropped = True
-                self._give_back_all(account)
-            account = self._accounts[key] = EscrowAccount(reservation)
-            self._keys_of.setdefault(key[0], set()).add(key)
-            if len(self._accounts) > ACCOUNTS_MAX:
-                self._drop(next(iter(self._accounts)))
-        self._accounts.move_to_end(key)
-        return account
-
-    def _account_of_ended(self, ended: Reservation) -> EscrowAccount | None:
-        """Return the account of a lease that has ended; None where the lease is settled by itself."""
-        if ended.idempotency_key is not None or self._closed or not self._enabled:
-            return None
-        names = map(_scope_name, ended.scopes)
-        account = self._accounts.get((ended.organisation, ended.tenant, ended.model, *names))
-        return account if account is not None and account.last.scopes == ended.scopes else None
-
-    def _drop(self, key: AccountKey) -> None:
-        account = self._accounts.pop(key)
-        account.dropped = True
-        self._give_back_all(account)
-        keys = self._keys_of[key[0]]
-        keys.discard(key)
-        if not keys:
-            del self._keys_of[key[0]]
 
     def _learn(
         self, account: EscrowAccount, statuses: tuple[LimitStatus, ...], affordable: int, asked_at: float
@@ -249,8 +208,7 @@ class Escrow:
         if refusal.retry_after_seconds is None:
             return False  # There will never be enough.
         made = False
-        for key in self._keys_of.get(reservation.organisation, ()):
-            account = self._accounts[key]
+        for account in self._accounts.of_organisation(reservation.organisation):
             if account.ahead and any(scope.name == refusal.scope for scope in account.last.scopes):
                 self._give_back_all(account)
                 made = True

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from gateway.quotas import escrow
+from gateway.quotas import escrow, escrow_accounts
 from gateway.quotas.escrow import Escrow
 from gateway.quotas.escrow_account import BUSY_SECONDS
 from gateway.quotas.escrow_policy import AHEAD_MAX, CONCURRENT_EACH, rounded_up
@@ -180,7 +180,7 @@ async def test_what_nobody_came_for_is_given_back(ahead, store, clock, monkeypat
         await asyncio.sleep(0.001)
     while ahead._accounts:
         await asyncio.sleep(0.001)
-    assert not ahead._keys_of
+    assert not ahead._accounts._keys_of
     sweeping.cancel()
 
 
@@ -293,7 +293,7 @@ async def test_of_few_places_few_are_held_that_requests_elsewhere_are_refused_fo
 ):
     scope = Scope(name="tenant:t", limits=(concurrency(10**6), concurrency(amount, ("m",))))
     await busy(ahead, clock, scope, gap=0.0001, times=2 * AHEAD_MAX)
-    assert sum(len(account.ahead) for account in ahead._accounts.values()) == held
+    assert sum(len(account.ahead) for account in ahead._accounts) == held
 
 
 @pytest.mark.parametrize("repeatable", [False, True])
@@ -418,13 +418,13 @@ async def test_at_the_end_everything_is_given_back_and_nothing_more_is_taken(ahe
 
 
 async def test_accounts_are_bounded_and_who_has_to_go_gives_back(ahead, store, clock, monkeypatch):
-    monkeypatch.setattr(escrow, "ACCOUNTS_MAX", 3)
+    monkeypatch.setattr(escrow_accounts, "ACCOUNTS_MAX", 3)
     for name in "abcdef":
         await busy(ahead, clock, Scope(name=f"tenant:{name}", limits=PLAN.limits))
     await asyncio.sleep(0)
     assert len(ahead._accounts) == 3
-    assert ahead._keys_of == {"o": set(ahead._accounts)}
-    assert sum(len(account.ahead) for account in ahead._accounts.values()) == 3
+    assert len(ahead._accounts.of_organisation("o")) == 3
+    assert sum(len(account.ahead) for account in ahead._accounts) == 3
 
 
 async def test_leases_that_end_together_are_settled_by_one_call(ahead, store, clock, monkeypatch):
@@ -478,7 +478,7 @@ async def test_what_has_ended_is_settled_before_the_next_request_is_decided(ahea
 async def test_a_lease_that_ends_after_its_account_was_dropped_has_none_ahead_of_it(
     ahead, store, clock, monkeypatch
 ):
-    monkeypatch.setattr(escrow, "ACCOUNTS_MAX", 1)
+    monkeypatch.setattr(escrow_accounts, "ACCOUNTS_MAX", 1)
     await busy(ahead, clock)
     lease = await ahead.reserve(asked("the last"))
     ahead.settle(lease, Cost(prompt_tokens=100))
