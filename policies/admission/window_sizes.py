@@ -82,10 +82,9 @@ def dispatch_window(
         over_max = passed_over_max(workers, awaits_one=True)
         return DispatchWindow(narrow=tokens_max, wide=tokens_max, filled=filled, passed_over_max=over_max)
     if len(targets) > 1:
-        narrow_share = NARROW_SHARE if filled is None else filled.narrow_share
+        narrow_share, wide_share = _shares_of_classes(filled)
     else:
-        narrow_share = max(FLOODED_SHARE, CONTENDED_SHARE * _of_short_prompts(flood, tokens_max))
-    wide_share = WIDE_SHARE if filled is None or len(targets) == 1 else WIDE_BESIDE_FILLED
+        narrow_share, wide_share = _shares_beside_crowd(flood, tokens_max)
     narrow = min(tokens_max, max(1, int(narrow_share * tokens)))
     return DispatchWindow(
         narrow=narrow,
@@ -96,6 +95,18 @@ def dispatch_window(
         filled=filled,
         passed_over_max=passed_over_max(workers),
     )
+
+
+def _shares_of_classes(filled: FilledWorkers | None) -> tuple[float, float]:
+    """Return what the narrow and the wide window last while several classes are in sight."""
+    if filled is None:
+        return NARROW_SHARE, WIDE_SHARE
+    return filled.narrow_share, WIDE_BESIDE_FILLED
+
+
+def _shares_beside_crowd(flood: WaitingTotals, tokens_max: int) -> tuple[float, float]:
+    """Return what the windows last while tenants of one class contend."""
+    return max(FLOODED_SHARE, CONTENDED_SHARE * _of_short_prompts(flood, tokens_max)), WIDE_SHARE
 
 
 def _of_short_prompts(flood: WaitingTotals, tokens_max: int) -> float:
