@@ -157,7 +157,6 @@ class PendingRequest:
             placement.worker.id,
             dispatched_at=placement.placed_at,
             by_shadow=self.by_shadow and placement.worker.provider is None,
-            reason=placement.route.reason,
             predicted_tokens=placement.route.matched_tokens,
             predicted_ttft_seconds=(
                 predicted_ttft_ms(placement.prefill_worker.learnt.speed, placement.tokens_ahead) / 1000
@@ -165,4 +164,5 @@ class PendingRequest:
             prefill_worker=(
                 placement.prefill_worker.id if placement.prefill_worker is not placement.worker else None
             ),
+            route=placement.route,
         )
