@@ -2,6 +2,8 @@
 
 from contextlib import AbstractAsyncContextManager
 
+import msgspec
+
 from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.last_ranking import LastRanking
 from gateway.dispatch.placement import Placement
@@ -16,41 +18,27 @@ from radix_cache.match import WorkerId
 from workers.adapter import WorkerAnswer, WorkerFailed
 
 
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """One try of a request on a placement: its stream, and what was known of its worker's cache."""
 
-    __slots__ = (
-        "answer",
-        "answered_at",
-        "ended",
-        "expectation",
-        "first_byte_seconds_max",
-        "placement",
-        "predicted",
-        "recorded",
-        "stream",
-        "ttft_learnt",
-    )
-
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
-        self.predicted = False
-        """Whether the index was asked what its worker holds, and told what it will hold."""
-        self.expectation: Expectation | None = None
-        """What the index knew when the request was sent; None where nothing is learnt from the answer."""
-        self.recorded = False
-        """Whether the index may take the prompt for cached on this worker."""
-        self.stream: AbstractAsyncContextManager[WorkerAnswer] | None = None
-        """The worker's stream, once its first bytes have come."""
-        self.answer: WorkerAnswer | None = None
-        """An answer that has begun and was not reported yet; see AttemptReports.answered."""
-        self.answered_at = 0.0
-        """When its first bytes came."""
-        self.first_byte_seconds_max = 0.0
-        self.ttft_learnt = False
-        """Whether its first token has already taught how fast its worker is."""
-        self.ended = False
-        """Whether its placement was freed."""
+    placement: Placement
+    predicted: bool = False
+    """Whether the index was asked what its worker holds, and told what it will hold."""
+    expectation: Expectation | None = None
+    """What the index knew when the request was sent; None where nothing is learnt from the answer."""
+    recorded: bool = False
+    """Whether the index may take the prompt for cached on this worker."""
+    stream: AbstractAsyncContextManager[WorkerAnswer] | None = None
+    """The worker's stream, once its first bytes have come."""
+    answer: WorkerAnswer | None = None
+    """An answer that has begun and was not reported yet; see AttemptReports.answered."""
+    answered_at: float = 0.0
+    """When its first bytes came."""
+    first_byte_seconds_max: float = 0.0
+    ttft_learnt: bool = False
+    """Whether its first token has already taught how fast its worker is."""
+    ended: bool = False
+    """Whether its placement was freed."""
 
 
 class PendingRequest:
@@ -157,7 +145,6 @@ class PendingRequest:
             placement.worker.id,
             dispatched_at=placement.placed_at,
             by_shadow=self.by_shadow and placement.worker.provider is None,
-            reason=placement.route.reason,
             predicted_tokens=placement.route.matched_tokens,
             predicted_ttft_seconds=(
                 predicted_ttft_ms(placement.prefill_worker.learnt.speed, placement.tokens_ahead) / 1000
@@ -165,4 +152,5 @@ class PendingRequest:
             prefill_worker=(
                 placement.prefill_worker.id if placement.prefill_worker is not placement.worker else None
             ),
+            route=placement.route,
         )

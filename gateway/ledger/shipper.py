@@ -1,6 +1,6 @@
 """Shipper: moves the journal to the database, in order, each entry exactly once.
 
-    journal --portions of 200--> one transaction each --> position --> file removed
+    journal --portions of 256--> one transaction each --> position --> file removed
                   ^                      |
                   +--- no database ------+   tried again, at growing intervals
 
@@ -25,8 +25,11 @@ from gateway.ledger.segment import Segment
 
 log = logging.getLogger(__name__)
 
-PORTION = 200
-"""The most entries in one transaction, which keep the event loop busy for a few milliseconds."""
+PORTION = 256
+"""The most entries in one transaction, which keep the event loop busy for a few milliseconds.
+
+A power of two is stored with one statement; see split_powers_of_two of gateway/database/usage_store.py.
+"""
 
 SHIP_SECONDS = 1.0
 SHIP_SECONDS_MAX = 15.0

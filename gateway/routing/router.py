@@ -132,17 +132,25 @@ class Router:
         return self._sequence.get(model, 0)
 
     def rank(
-        self, request: RequestToRank, without: Collection[WorkerId] = (), *, all_workers: bool = False
+        self,
+        request: RequestToRank,
+        without: Collection[WorkerId] = (),
+        *,
+        all_workers: bool = False,
+        known_only: bool = False,
     ) -> Decision:
         """Rank the workers for a request at this moment; `without` the workers that were tried.
 
         The ranking is empty where no worker is left; the caller then raises NoWorker. Of a large fleet only the
         workers that may be best are ranked (shortlist.py). `all_workers`: rank every one, to explain the ranking of
-        a request that is not sent.
+        a request that is not sent. `known_only`: rank none for a prompt of which the index knows nothing.
         """
         ctx, prompt, waits = request.ctx, request.prompt, request.waits
         model, now = ctx.model.name, self._clock()
         match = self._index.match(prompt.namespace, prompt.hashes)
+        if known_only and match is NO_MATCH:
+            query = _query(request, 0.0, (), 0, None)
+            return Decision(routes=(), by_shadow=False, candidates=[], query=query, match=match)
         shared = _shared_prefixes(match, prompt, self._regrets, now, waits) if match.shared else ()
         requests_waiting = self._index.waiting(model) - int(waits) if shared else 0
 

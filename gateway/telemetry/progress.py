@@ -1,7 +1,9 @@
 """Progress: the account of one request while it runs, which all its steps share and change."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 from gateway.domain.answer_tally import AnswerTally
 from gateway.domain.token_usage import ChargedTokens, TokenUsage
@@ -18,107 +20,63 @@ _FINISH_REASON = re.compile(
 )  # text of the answer has `\\"` for `"`
 
 
-class Progress:
-    """The running account of one request; `clock` is monotonic, `wall` is Unix time, both in seconds."""
+class Progress(msgspec.Struct, eq=False):
+    """The running account of one request."""
 
-    __slots__ = (
-        "answered",
-        "asked",
-        "attempts",
-        "by_shadow",
-        "charged",
-        "clock",
-        "code",
-        "dispatched",
-        "dispatched_at",
-        "failures",
-        "finish_reasons",
-        "first_byte_at",
-        "first_token_seconds",
-        "frames",
-        "id",
-        "key_id",
-        "last_byte_at",
-        "limits",
-        "marks",
-        "model",
-        "organisation",
-        "own_count",
-        "policy_reason",
-        "predicted_tokens",
-        "predicted_ttft_seconds",
-        "prefill_worker",
-        "prompt_tokens",
-        "queued_at",
-        "queued_until",
-        "ranking",
-        "received_at",
-        "service_class",
-        "spend",
-        "started_at",
-        "status",
-        "stream",
-        "surface",
-        "tags",
-        "tally",
-        "tenant",
-        "trace",
-        "usage",
-        "usage_impossible",
-        "user",
-        "wait",
-        "worker",
-        "worker_refused",
-        "worker_ttft_seconds",
-    )
+    id: str
+    surface: str
+    clock: Callable[[], float]  # monotonic, in seconds
+    wall: Callable[[], float]  # Unix time in seconds
+    received_at: float = 0.0
+    started_at: float = 0.0
+    marks: list[tuple[str, float]] = []
+    code: str = OK
+    status: int = 200
+    trace: Trace | None = None
+    tenant: str = ""
+    organisation: str = ""
+    key_id: str = ""
+    asked: str = ""
+    model: str = ""
+    user: str | None = None
+    tags: Mapping[str, str] = NO_TAGS
+    route: Route | None = None  # the route to `worker`
+    by_shadow: bool = False
+    stream: bool = False
+    worker: str | None = None
+    prefill_worker: str | None = None
+    attempts: int = 0
+    prompt_tokens: int = 0
+    predicted_tokens: int = 0
+    frames: int = 0
+    usage: TokenUsage | None = None
+    dispatched: bool = False  # it was sent to a worker
+    dispatched_at: float | None = None
+    answered: bool = False  # a worker's first bytes came
+    charged: ChargedTokens | None = None
+    spend: int = 0  # millionths of the currency
+    tally: AnswerTally | None = None  # what came of the answer, as far as it was relayed
+    usage_impossible: bool = False  # the worker's count was impossible
+    own_count: ChargedTokens | None = None  # see dispatch/charged_tokens.py; None for an answer with usage
+    worker_refused: bool = False  # the worker refused it as the client's mistake
+    queued_at: float | None = None
+    queued_until: float | None = None
+    first_byte_at: float | None = None
+    last_byte_at: float | None = None
+    predicted_ttft_seconds: float | None = None
+    worker_ttft_seconds: float | None = None
+    first_token_seconds: float | None = None
+    service_class: ServiceClass | None = None
+    ranking: Sequence[Route] = ()
+    wait: QueueWait | None = None
+    failures: tuple[FailedAttempt, ...] = ()
+    limits: tuple[LimitStatus, ...] = ()
+    finish_reasons: tuple[str, ...] = ()
 
-    def __init__(self, id: str, surface: str, clock: Callable[[], float], wall: Callable[[], float]) -> None:
-        self.id = id
-        self.surface = surface
-        self.clock = clock
-        self.received_at = clock()
-        self.started_at = wall()
-        self.marks: list[tuple[str, float]] = []
-        self.code = OK
-        self.status = 200
-        self.trace: Trace | None = None
-        self.tenant = self.organisation = self.key_id = ""
-        self.asked = self.model = self.policy_reason = ""
-        self.user: str | None = None
-        self.tags = NO_TAGS
-        self.by_shadow = False
-        self.stream = False
-        self.worker: str | None = None
-        self.prefill_worker: str | None = None
-        self.attempts = 0
-        self.prompt_tokens = 0
-        self.predicted_tokens = 0
-        self.frames = 0
-        self.usage: TokenUsage | None = None
-        self.dispatched = False  # it was sent to a worker
-        self.dispatched_at: float | None = None
-        self.answered = False  # a worker's first bytes came
-        self.charged: ChargedTokens | None = None
-        self.spend = 0  # millionths of the currency
-        self.tally: AnswerTally | None = None  # what came of the answer, as far as it was relayed
-        self.usage_impossible = False  # the worker's count was impossible
-        self.own_count: ChargedTokens | None = (
-            None  # see dispatch/charged_tokens.py; None for an answer with usage
-        )
-        self.worker_refused = False  # the worker refused it as the client's mistake
-        self.queued_at: float | None = None
-        self.queued_until: float | None = None
-        self.first_byte_at: float | None = None
-        self.last_byte_at: float | None = None
-        self.predicted_ttft_seconds: float | None = None
-        self.worker_ttft_seconds: float | None = None
-        self.first_token_seconds: float | None = None
-        self.service_class: ServiceClass | None = None
-        self.ranking: Sequence[Route] = ()
-        self.wait: QueueWait | None = None
-        self.failures: tuple[FailedAttempt, ...] = ()
-        self.limits: tuple[LimitStatus, ...] = ()
-        self.finish_reasons: tuple[str, ...] = ()
+    def __post_init__(self) -> None:
+        """Note when the request came."""
+        self.received_at = self.clock()
+        self.started_at = self.wall()
 
     def mark(self, step: str) -> None:
         """Record that the step of this name ends now; it began where the step before it ended.
@@ -133,10 +91,10 @@ class Progress:
         *,
         dispatched_at: float | None = None,
         by_shadow: bool,
-        reason: str,
         predicted_tokens: int,
         predicted_ttft_seconds: float,
         prefill_worker: str | None = None,
+        route: Route | None = None,
     ) -> None:
         """Begin an attempt on a worker.
 
@@ -144,13 +102,13 @@ class Progress:
             worker: Its id.
             dispatched_at: When the attempt began; None for now.
             by_shadow: Whether the shadow policy chose the worker.
-            reason: Why the policy chose it.
             predicted_tokens: Cached prompt tokens that routing predicted on it.
             predicted_ttft_seconds: Time to the first token that the latency model predicted.
             prefill_worker: The worker that computes the prompt, if it is another one.
+            route: The route by which the policy chose it.
         """
         self.prefill_worker = prefill_worker
-        self.worker, self.policy_reason, self.by_shadow = worker, reason, by_shadow
+        self.worker, self.route, self.by_shadow = worker, route, by_shadow
         self.predicted_tokens = predicted_tokens
         self.predicted_ttft_seconds, self.worker_ttft_seconds = predicted_ttft_seconds, None
         self.attempts, self.dispatched_at = self.attempts + 1, dispatched_at or self.clock()
@@ -246,7 +204,6 @@ class Progress:
             key_id=self.key_id,
             model=self.model,
             worker=self.worker,
-            policy_reason=self.policy_reason,
             by_shadow=self.by_shadow,
             prefill_worker=self.prefill_worker,
             attempts=self.attempts,
@@ -276,6 +233,7 @@ class Progress:
             service_class=service_class.name if service_class is not None else "",
             ttft_target_seconds=service_class.ttft_seconds if service_class is not None else None,
             first_token_seconds=self.first_token_seconds,
+            route=self.route,
             ranking=self.ranking,
             wait=self.wait,
             failures=self.failures,

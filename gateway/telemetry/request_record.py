@@ -37,7 +37,6 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key_id: str
     model: str
     worker: str | None
-    policy_reason: str
     by_shadow: bool  # the shadow policy chose the worker
     attempts: int
     stream: bool
@@ -68,6 +67,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     first_token_seconds: float | None = None  # from arrival to a worker's first token, where that is known
     usage_impossible: bool = False  # the worker's token counts were impossible
     prefill_worker: str | None = None  # the worker that computed the prompt, if it is not `worker`
+    route: Route | None = None  # the route to `worker`
     ranking: Sequence[Route] = ()  # the best routes of the last ranking, as they were then
     wait: QueueWait | None = None  # why it waited, if it did
     failures: tuple[FailedAttempt, ...] = ()

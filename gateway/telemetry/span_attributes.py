@@ -58,7 +58,7 @@ def attempt_attributes(record: RequestRecord, address_of: AddressOf) -> dict[str
             "error.type": record.code if outcome_of(record) == "failed" else None,
             "radixgate.worker": record.worker,
             "radixgate.prefill_worker": record.prefill_worker,
-            "radixgate.route.reason": record.policy_reason,
+            "radixgate.route.reason": record.route.reason if record.route is not None else "",
             "radixgate.route.attempts": record.attempts,
             **queue_attributes(record),
             "radixgate.route.predicted_tokens": record.predicted_tokens,

@@ -17,6 +17,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gateway import pipeline
 from gateway.cli.commands import serve
 from gateway.telemetry.progress import Progress
 
@@ -53,13 +54,14 @@ class _Stages:
 
 def _measure_steps() -> None:
     """Let Progress note the time and the interpreter's allocated blocks at every mark."""
-    mark, begin = Progress.mark, Progress.__init__
+    mark = Progress.mark
     last: dict[int, tuple[float, int]] = {}
 
-    def begin_measured(self: Progress, *args: Any) -> None:
-        begin(self, *args)
+    def begin_measured(*args: Any) -> Progress:
+        progress = Progress(*args)
         if _Stages.on:
-            last[id(self)] = time.perf_counter(), sys.getallocatedblocks()
+            last[id(progress)] = time.perf_counter(), sys.getallocatedblocks()
+        return progress
 
     def mark_measured(self: Progress, step: str) -> None:
         mark(self, step)
@@ -71,7 +73,7 @@ def _measure_steps() -> None:
             sums[2] += now[1] - before[1]
             last[id(self)] = time.perf_counter(), sys.getallocatedblocks()
 
-    Progress.__init__ = begin_measured  # type: ignore[method-assign]
+    pipeline.Progress = begin_measured  # type: ignore[assignment, misc]
     Progress.mark = mark_measured  # type: ignore[method-assign]
 
 

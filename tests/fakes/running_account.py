@@ -2,6 +2,8 @@
 
 from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.telemetry.progress import Progress
+from policies.routing.protocol import Route
+from radix_cache.match import WorkerId
 
 
 def progress(clock, **state):
@@ -15,8 +17,9 @@ def progress(clock, **state):
 
 def sent(made, reason, predicted_tokens):
     """Send it to worker w0."""
+    route = Route(worker=WorkerId("w0"), cost_ms=300.0, matched_tokens=predicted_tokens, reason=reason)
     made.assign_worker(
-        "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
+        "w0", by_shadow=False, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3, route=route
     )
     made.mark_dispatched()
 

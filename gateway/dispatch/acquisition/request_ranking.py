@@ -21,10 +21,15 @@ class RequestRanking:
         self.router = router
         self._targets = targets
 
-    def rank(self, pending: PendingRequest, without: Collection[WorkerId] = ()) -> Decision:
-        """Rank the workers as of now, and leave out those that TtftTargets.preferred leaves out."""
+    def rank(
+        self, pending: PendingRequest, without: Collection[WorkerId] = (), *, known_only: bool = False
+    ) -> Decision:
+        """Rank the workers as of now, and leave out those that TtftTargets.preferred leaves out.
+
+        `known_only`: as for Router.rank.
+        """
         tried = pending.failed_workers
-        decision = self.router.rank(pending, {*tried, *without} if without else tried)
+        decision = self.router.rank(pending, {*tried, *without} if without else tried, known_only=known_only)
         if pending.service_class.late != "wait" and not pending.worker_failed:
             routes = self._targets.preferred(pending, decision.routes)
             decision = msgspec.structs.replace(decision, routes=routes)

@@ -159,9 +159,11 @@ class WorkerAcquisition:
     async def _take_turn(self, pending: PendingRequest) -> Placement:
         """Return a placement on a worker here, at once or in the request's turn. Raises what `acquire` handles."""
         room, tenant = self._rooms.of(pending.queue_name), pending.ctx.tenant.id
+        shared = (self._only or self._queue.membership_of(pending.queue_name, tenant)).shared
 
         # Rank the workers, and count the request in the demand that the dispatch windows follow.
-        decision = self._ranking.rank(pending)
+        waits = bool(room.waiters.by_number) and not shared and self._waits_whatever_the_ranking(pending)
+        decision = self._ranking.rank(pending, known_only=waits)
         asked = queued_request(pending, decision.routes)
         work_share = self._window.of_all_gateways.work_share(pending.ctx.model.name, tenant)
         if work_share:
@@ -189,7 +191,7 @@ class WorkerAcquisition:
         # Take a turn among the requests of all gateways, or of this one.
         ticket = pending.ticket = room.ticket(asked, pending.ticket)
         placement: Placement | None
-        if (self._only or self._queue.membership_of(pending.queue_name, ticket.tenant)).shared:
+        if shared:
             placement = await room.wait_with_all(
                 ticket,
                 partial(self._shared_turns.place_in_turn, pending, ticket, decision, self._begin_to_wait),
@@ -203,6 +205,14 @@ class WorkerAcquisition:
                 placement = await self._wait_for_own_turn(pending, room, ticket)
         pending.charged_units = pending.ticket.cost
         return placement
+
+    def _waits_whatever_the_ranking(self, pending: PendingRequest) -> bool:
+        """Return whether a request waits behind others until its turn, in which it is ranked in any case.
+
+        On arrival its ranking says no more then than what is cached of its prompt.
+        """
+        may_preempt = self.limits.preempts and not pending.background
+        return not may_preempt and pending.service_class.late == "wait" and pending.ctx.expires_at is None
 
     async def _wait_for_own_turn(
         self, pending: PendingRequest, room: WaitingRoom[Placement], ticket: Ticket

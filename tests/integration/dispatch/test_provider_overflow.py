@@ -66,7 +66,7 @@ async def test_who_consents_goes_over_where_nobody_here_has_room_and_others_wait
             await running.until(lambda: running.idle)
             over = next(record for record in records if record.worker == "p0")
             assert (over.tenant, over.attempts, over.predicted_tokens) == ("acme", 1, 0)
-            assert over.policy_reason == "overflow to a provider: no worker here had room in time"
+            assert over.route.reason == "overflow to a provider: no worker here had room in time"
             async with running.http.get(running.admin + "/metrics") as response:
                 assert 'radixgate_worker_requests_total{worker="p0"} 1.0' in await response.text()
 

@@ -27,7 +27,7 @@ def record():
     progress.ranking = (
         Route(worker="w0", cost_ms=12.3456, matched_tokens=64, reason="64 of 100 tokens held"),
     )
-    progress.assign_worker("w0", by_shadow=False, reason="", predicted_tokens=64, predicted_ttft_seconds=0.2)
+    progress.assign_worker("w0", by_shadow=False, predicted_tokens=64, predicted_ttft_seconds=0.2)
     clock.advance(0.3)
     progress.worker_ttft_seconds = 0.3
     progress.output_sent(1)

@@ -16,7 +16,6 @@ FAST = RequestRecord(
     key_id="k1",
     model="m",
     worker="w0",
-    policy_reason="",
     by_shadow=False,
     attempts=1,
     stream=True,

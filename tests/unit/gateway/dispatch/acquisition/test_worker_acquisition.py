@@ -151,6 +151,39 @@ async def test_a_later_request_does_not_take_the_room_that_an_earlier_one_waits_
     second.cancel()
 
 
+async def test_a_prompt_of_which_nothing_is_known_is_ranked_once_behind_others_that_wait():
+    stage = full("a")
+    first = acquire(stage)
+    await until_idle()
+    ranked = stage.policy.ranked
+    second = acquire(stage)
+    await until_idle()
+    assert stage.policy.ranked == ranked
+    stage.free("a")
+    stage.placements.end(await first, 0.0)
+    stage.rooms.give_turns()
+    assert (await second).worker.id == "a"
+    assert stage.policy.ranked == ranked + 2  # Each of the two in its turn.
+
+
+async def test_a_prompt_that_a_worker_holds_is_ranked_on_arrival_behind_others_that_wait():
+    stage = full("a", "b")
+    first = acquire(stage)
+    await until_idle()
+    request, ranked = stage.pending(), stage.policy.ranked
+    stage.index.confirm(SPACE, request.prompt.hashes[:9], WorkerId("b"))
+    stage.policy.costs = {"a": 50.0, "b": 20.0}
+    second = acquire(stage, request=request)
+    await until_idle()
+    assert (stage.policy.ranked, request.ticket.cached_tokens, request.ticket.worker) == (
+        ranked + 1,
+        576,
+        "b",
+    )
+    first.cancel()
+    second.cancel()
+
+
 async def test_a_request_whose_prefix_was_computed_while_it_waited_is_charged_what_is_left_to_compute():
     stage = full("a")
     request = stage.pending()
