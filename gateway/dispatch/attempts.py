@@ -208,7 +208,7 @@ class Attempts:
                 self._give_back(pending, placement)
             raise
         if not pending.progress.attempts:
-            self.retries.request_begins()
+            self.retries.budget.record_request(self._clock())
         return placement
 
     def _give_back(self, pending: PendingRequest, placement: Placement) -> None:

@@ -39,7 +39,7 @@ class Retries:
     ) -> None:
         self._acquisition = acquisition
         self._reports = reports
-        self._budget = budget
+        self.budget = budget
         self._clock = clock
 
     def retry_or_raise(self, pending: PendingRequest, cause: WorkerFailed) -> None:
@@ -66,7 +66,7 @@ class Retries:
 
     def may_spend(self) -> bool:
         """Take a retry from the budget of all requests, and return whether there was one."""
-        return self._budget.try_spend(self._clock())
+        return self.budget.try_spend(self._clock())
 
     async def placement(self, pending: PendingRequest) -> Placement | None:
         """Return a placement on another worker; None if none is left, or too many requests are retried."""
@@ -77,7 +77,7 @@ class Retries:
             placement = await self._other_placement(pending)
         finally:
             if placement is None:
-                self._budget.give_back(self._clock())
+                self.budget.give_back(self._clock())
         return placement
 
     async def _other_placement(self, pending: PendingRequest) -> Placement | None:
@@ -88,7 +88,3 @@ class Retries:
             placement = await acquisition.providers.place_after_failure(pending, why)
         placement = placement or acquisition.own_turns.place_after_failure(pending)
         return placement or await acquisition.providers.place_after_failure(pending, why)
-
-    def request_begins(self) -> None:
-        """Count a request at its first attempt: the budget is a share of the requests."""
-        self._budget.record_request(self._clock())

@@ -33,7 +33,8 @@ class EscrowAccounts:
 
     def of(self, reservation: Reservation) -> EscrowAccount:
         """Return the request's account, a new one where other limits hold from now on."""
-        key = _key(reservation)
+        names = map(_scope_name, reservation.scopes)
+        key = (reservation.organisation, reservation.tenant, reservation.model, *names)
         account = self._accounts.get(key)
         if account is None or account.last.scopes != reservation.scopes:
             if account is not None:
@@ -48,7 +49,10 @@ class EscrowAccounts:
 
     def known(self, reservation: Reservation) -> EscrowAccount | None:
         """Return the account of an earlier request, if there is still one with the same limits."""
-        account = self._accounts.get(_key(reservation))
+        names = map(_scope_name, reservation.scopes)
+        account = self._accounts.get(
+            (reservation.organisation, reservation.tenant, reservation.model, *names)
+        )
         return account if account is not None and account.last.scopes == reservation.scopes else None
 
     def of_organisation(self, organisation: str) -> list[EscrowAccount]:
@@ -57,7 +61,8 @@ class EscrowAccounts:
 
     def drop(self, account: EscrowAccount) -> None:
         """Remove an account, and give its leases back."""
-        key = _key(account.last)
+        last = account.last
+        key = (last.organisation, last.tenant, last.model, *map(_scope_name, last.scopes))
         del self._accounts[key]
         account.dropped = True
         self._give_back(account)
@@ -65,8 +70,3 @@ class EscrowAccounts:
         keys.discard(key)
         if not keys:
             del self._keys_of[key[0]]
-
-
-def _key(reservation: Reservation) -> AccountKey:
-    names = map(_scope_name, reservation.scopes)
-    return (reservation.organisation, reservation.tenant, reservation.model, *names)

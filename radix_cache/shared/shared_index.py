@@ -254,9 +254,7 @@ class SharedIndex:
             walk_start=walk_start,
             fresh_seconds=USED_SECONDS,
         )
-        change = self._unseen.name()
-        if tier is Tier.GPU:
-            self._unseen.add(namespace, hashes, worker, change)
+        change = self._unseen.add(namespace, hashes, worker, counts=tier is Tier.GPU)
         held.add_done_callback(partial(self._hold_answered, path, change))
 
     def _hold_answered(self, path: UnsentPath, change: str, answer: "asyncio.Future[ScriptAnswer]") -> None:

@@ -26,13 +26,12 @@ class UnseenChanges:
         self.by_shard: dict[int, deque[tuple[int, WorkerId, str]]] = {}
         """By shard: number in the shard, worker, and name in `own`."""
 
-    def name(self) -> str:
-        """Return a new name for a change."""
-        return f"held {next(self._numbers)}"
-
-    def add(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, change: str) -> None:
-        """Count a path of a worker under the name of the change, until that is shown or refused."""
-        self._own.record(namespace, hashes, worker, change)
+    def add(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, *, counts: bool) -> str:
+        """Return a new name for a change, under which its path counts until the change is shown or refused."""
+        change = f"held {next(self._numbers)}"
+        if counts:
+            self._own.record(namespace, hashes, worker, change)
+        return change
 
     def refused(self, worker: WorkerId, change: str) -> None:
         """Stop counting a change that Redis did not take."""
