@@ -2,7 +2,6 @@
 
 import pytest
 
-from gateway.dispatch.acquisition.ttft_target import target_at
 from gateway.dispatch.acquisition.wait_end import WaitEnds
 from gateway.queueing.queued_request import QueuedRequest
 from policies.service_class import CHAT, VOICE
@@ -20,12 +19,6 @@ def patience(stage, service_class, **context):
     ticket = room.ticket(QueuedRequest(tenant="acme", cost=1.0))
     ends = WaitEnds(stage.overflow, stage.clock).soonest(request, room, ticket)
     return round(ends.until - stage.clock(), 6) if ends is not None else None
-
-
-def test_a_first_token_is_due_its_classs_target_after_the_request_came(stage):
-    request = stage.pending()
-    stage.clock.advance(5.0)
-    assert target_at(request) == stage.clock() - 5.0 + CHAT.ttft_seconds
 
 
 def test_a_class_that_waits_ends_no_wait(stage):
