@@ -176,8 +176,8 @@ class Simulation:
         return self._gateways[self._queries[number][0]].vain_look
 
     def ahead(self, number: int, worker: WorkerId) -> WorkerAhead:
-        """Return what is ahead of a worker, as the request's gateway knows it."""
-        return self._view_of(number).ahead(self._places[worker])
+        """Return what is ahead of a worker, as it is known where the request takes its turn."""
+        return self._gateways[self._queries[number][0]].ahead(self._places[worker])
 
     def begin_to_wait(self, number: int) -> None:
         """Note that a request waits for its turn."""
