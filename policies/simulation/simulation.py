@@ -205,7 +205,10 @@ class Simulation:
     def tokens(self, number: int) -> tuple[int, int]:
         """Return the uncached prompt tokens of a request on its best worker, and its expected output tokens."""
         request = self._trace[number]
-        held = self._view_of(number).longest_match(self._known.match(request.blocks), request.blocks)
+        view = self._view_of(number)
+        held = view.longest_match(
+            self._known.match(request.blocks), request.blocks, waits=view.is_waiting(number)
+        )
         return max(1, request.prompt_tokens - held * BLOCK_TOKENS), self._queries[number][1].output_tokens
 
     def refuse(self, number: int, error: str) -> None:
