@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 
 from policies.admission.closed_workers import ClosedWorkers
 from policies.admission.hold import close_enough_to_best, hold_while_contended
-from policies.admission.passed_over import VainLook, looks_at_streams
+from policies.admission.passed_over import VainLook, WorkerAhead, looks_at_streams
 from policies.admission.target_refusal import MeetsTarget, has_a_chance, in_time
 from policies.admission.window_room import leaves_one_open
 from policies.load_order.least_loaded import RANKED_MAX
@@ -88,6 +88,15 @@ class SimulatedGateway:
         self.vain_look: VainLook | None = None
         """Of the request that was last found no route in its turn."""
         self._sequence = 0
+
+    @property
+    def _loads(self) -> GatewayView | QueueView:
+        """The loads by which a worker has room for a request in its turn."""
+        return self.view if self._queue_view is None else self._queue_view
+
+    def ahead(self, worker: int) -> WorkerAhead:
+        """Return what is ahead of a worker, as it is known where turns are given."""
+        return self._loads.ahead(worker)
 
     def follow(self, worker: int, up: Sequence[int]) -> None:
         """Take over which workers may get requests, after a worker has come or gone."""
@@ -212,7 +221,7 @@ class SimulatedGateway:
             waited_for.append(route.worker)
         closed.close(waited_for, crowds=crowds)
         self.vain_look = VainLook(
-            ahead={each.worker: self.view.ahead(places[each.worker]) for each in ranking},
+            ahead={each.worker: self.ahead(places[each.worker]) for each in ranking},
             waits_for=frozenset(waited_for),
             closed=frozenset(kept_out),
             crowds=crowds,
@@ -226,8 +235,7 @@ class SimulatedGateway:
         self, route: Route, request: TraceRequest, places: Mapping[WorkerId, int], terms: TurnTerms
     ) -> bool:
         """Return whether the worker of a route has room for the request in its window, and a slot."""
-        window, worker = terms.window, places[route.worker]
-        loads = self.view if self._queue_view is None else self._queue_view
+        window, worker, loads = terms.window, places[route.worker], self._loads
         uncached = request.prompt_tokens - route.matched_tokens
         tokens = window.tokens(route.worker, is_narrow=terms.narrow, patient=terms.patient)
         taken = window.taken_by(uncached, is_narrow=terms.narrow, patient=terms.patient)

@@ -243,9 +243,13 @@ class GatewayView:
             begin = part.end
         return found
 
-    def longest_match(self, confirmed: Mapping[int, int], blocks: "array[int]") -> int:
-        """Return the most leading blocks that any worker holds or is about to hold."""
-        return max(self.held(confirmed, blocks).values(), default=0)
+    def longest_match(self, confirmed: Mapping[int, int], blocks: "array[int]", *, waits: bool) -> int:
+        """Return the most leading blocks that any worker holds, or that another request has.
+
+        That request is under way, or waits here; `waits`: the request itself is counted among those.
+        """
+        others = (part.end for part in self._in_flight.shared(blocks) if part.requests > waits)
+        return max(max(confirmed.values(), default=0), max(others, default=0))
 
     def held(self, confirmed: Mapping[int, int], blocks: "array[int]") -> dict[int, int]:
         """Return the leading blocks that each worker holds or is about to hold."""

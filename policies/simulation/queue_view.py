@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from policies.admission.passed_over import WorkerAhead
 from policies.admission.window_room import fits_window
 from policies.latency_model import tokens_counted
 from policies.others_load import NO_TOTALS, LoadTotals
@@ -50,6 +51,11 @@ class QueueView:
     def queued(self, worker: int) -> int:
         """Return the uncached tokens sent to a worker that have not brought a first token."""
         return self._loads[worker].tokens_queued
+
+    def ahead(self, worker: int) -> WorkerAhead:
+        """Return the tokens and streams of a worker by which it has room for a request or not."""
+        load = self._loads[worker]
+        return load.tokens_queued, load.tokens_queued, load.streams
 
     def streams(self, worker: int) -> int:
         """Return how many requests a worker has."""

@@ -176,8 +176,8 @@ class Simulation:
         return self._gateways[self._queries[number][0]].vain_look
 
     def ahead(self, number: int, worker: WorkerId) -> WorkerAhead:
-        """Return what is ahead of a worker, as the request's gateway knows it."""
-        return self._view_of(number).ahead(self._places[worker])
+        """Return what is ahead of a worker, as it is known where the request takes its turn."""
+        return self._gateways[self._queries[number][0]].ahead(self._places[worker])
 
     def begin_to_wait(self, number: int) -> None:
         """Note that a request waits for its turn."""
@@ -205,7 +205,10 @@ class Simulation:
     def tokens(self, number: int) -> tuple[int, int]:
         """Return the uncached prompt tokens of a request on its best worker, and its expected output tokens."""
         request = self._trace[number]
-        held = self._view_of(number).longest_match(self._known.match(request.blocks), request.blocks)
+        view = self._view_of(number)
+        held = view.longest_match(
+            self._known.match(request.blocks), request.blocks, waits=view.is_waiting(number)
+        )
         return max(1, request.prompt_tokens - held * BLOCK_TOKENS), self._queries[number][1].output_tokens
 
     def refuse(self, number: int, error: str) -> None:

@@ -85,7 +85,7 @@ class Dispatching(Protocol):
         ...
 
     def ahead(self, number: int, worker: WorkerId) -> WorkerAhead:
-        """Return what is ahead of a worker, as the request's gateway knows it."""
+        """Return what is ahead of a worker, as it is known where the request takes its turn."""
         ...
 
     def send(self, number: int, route: Route, now: float) -> None:

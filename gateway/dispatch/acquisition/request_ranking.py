@@ -10,7 +10,7 @@ from gateway.dispatch.placement import prefill_worker_of
 from gateway.queueing.queued_request import QueuedRequest
 from gateway.routing.router import Decision, Router
 from gateway.telemetry.request_events import ROUTES_MAX
-from policies.routing.protocol import Route
+from policies.routing.protocol import Route, SharedPrefix
 from radix_cache.match import WorkerId
 
 
@@ -37,13 +37,22 @@ class RequestRanking:
         return decision
 
 
-def queued_request(pending: PendingRequest, routes: Sequence[Route]) -> QueuedRequest:
-    """Return what the queue policy may know of the request, by its ranking."""
+def queued_request(
+    pending: PendingRequest, routes: Sequence[Route], shared: Sequence[SharedPrefix] = ()
+) -> QueuedRequest:
+    """Return what the queue policy may know of the request, by its ranking.
+
+    `shared`: the parts of its prompt that other requests have, too. A part that only waiting requests have counts
+    as cached, since it is computed once: their tenant would seem to flood otherwise.
+    """
     prompt_tokens, best, tenant = pending.prompt.prompt_tokens, None, pending.ctx.tenant
-    cached = 0
+    matched = 0
     if routes:
         best = routes[0]
-        cached = min(best.matched_tokens, prompt_tokens)
+        matched = min(best.matched_tokens, prompt_tokens)
+    cached = matched
+    if shared and not shared[-1].holders:
+        cached = max(matched, shared[-1].tokens)
     uncached = prompt_tokens - cached
     service_class = pending.service_class
     return QueuedRequest(
@@ -54,7 +63,7 @@ def queued_request(pending: PendingRequest, routes: Sequence[Route]) -> QueuedRe
         ),
         uncached_tokens=uncached,
         cached_tokens=cached,
-        worker=prefill_worker_of(best) if best is not None and cached else "",
+        worker=prefill_worker_of(best) if best is not None and matched else "",
         deadline=target_at(pending),
         service_class=service_class.name,
         level=service_class.level,

@@ -72,7 +72,7 @@ class SharedTurnPlacements:
             if asked:
                 self._own_turns.stop_awaiting(pending)
                 decision = self._ranking.rank(pending)
-                asked_now = queued_request(pending, decision.routes)
+                asked_now = queued_request(pending, decision.routes, decision.query.shared)
                 self._rooms.of(pending.queue_name).update_estimate(with_estimate(ticket, asked_now))
                 self._own_turns.await_worker(pending, decision.routes)
             asked = True

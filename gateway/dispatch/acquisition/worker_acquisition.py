@@ -164,7 +164,7 @@ class WorkerAcquisition:
         # Rank the workers, and count the request in the demand that the dispatch windows follow.
         waits = bool(room.waiters.by_number) and not shared and self._waits_whatever_the_ranking(pending)
         decision = self._ranking.rank(pending, known_only=waits)
-        asked = queued_request(pending, decision.routes)
+        asked = queued_request(pending, decision.routes, decision.query.shared)
         work_share = self._window.of_all_gateways.work_share(pending.ctx.model.name, tenant)
         if work_share:
             asked = msgspec.structs.replace(asked, work_share=work_share)
@@ -273,9 +273,10 @@ class WorkerAcquisition:
         if not ticket.cached_tokens and not self._index.match(prompt.namespace, prompt.hashes).holders(1):
             return ticket  # No worker has any of it, as on arrival.
         self.own_turns.stop_awaiting(pending)
-        routes = self._ranking.rank(pending).routes
+        decision = self._ranking.rank(pending)
+        routes = decision.routes
         if routes:
-            asked = queued_request(pending, routes)
+            asked = queued_request(pending, routes, decision.query.shared)
             if asked.uncached_tokens != ticket.uncached_tokens:
                 pending.ticket = with_estimate(ticket, asked)
         return self.own_turns.await_worker(pending, routes)

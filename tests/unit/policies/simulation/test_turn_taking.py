@@ -176,3 +176,23 @@ def test_past_saturation_on_little_kv_the_queue_adds_little_to_the_mean_ttft(kin
             result = Simulation(trace, contender("cost", {}), scenario, seed=seed).run()
             means[queued] += summary(result.outcomes)["ttft_ms_mean"]
     assert means[True] < most * means[False]
+
+
+# Several gateways
+
+
+def test_loads_that_gateways_hear_late_cost_a_burst_with_one_new_prefix_little():
+    def mean_ttft(seed, sync_seconds):
+        trace = generated("stampede", WorkloadParameters(requests=200, rate=16.0, seed=seed))
+        scenario = Scenario(
+            workers=4,
+            kv_tokens=524_288,
+            gateways=4,
+            sync_seconds=sync_seconds,
+            window_tokens=RELEASE_WINDOW_TOKENS,
+            turns=QueueRule(),
+        )
+        return summary(Simulation(trace, contender("cost", {}), scenario).run().outcomes)["ttft_ms_mean"]
+
+    late, fresh = (sum(mean_ttft(seed, seconds) for seed in (3, 4)) for seconds in (0.5, 0.0))
+    assert late < 1.2 * fresh
