@@ -6,7 +6,8 @@ written whatever happened, and no client waits for either.
 
 A client that disconnects cancels its handler (`connection_lost` of gateway/web/direct/connection.py; of requests
 that aiohttp serves, `handler_cancellation` in gateway/runtime/listener_runner.py). Then in `answer` the innermost
-`finally` closes the connection to the worker (`Attempts.close`), the next one frees its placement (`Attempts.end`),
+`finally` closes the connection to the worker (`Attempts.close`; before the first byte `ask` of
+workers/adapters/connection.py has done so), the next one frees its placement (`Attempts.end`),
 and the outermost one settles the quota (`Reservations.settle`). A request that still waits leaves its place in
 `WaitingRoom.wait` or, with several gateways, `TurnRequests.turn`.
 

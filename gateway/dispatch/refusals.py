@@ -25,6 +25,8 @@ def no_worker_left(
 ) -> WorkerError | ContextExceeded | Overloaded:
     """Return the error for a request after all its workers failed: Overloaded if all of them were busy.
 
+    ContextExceeded if a worker says that the prompt is too long, though with the status of a failure.
+
     A 429 of the only worker is a 429 for the client, unless the worker is a provider: then it is about the account
     of the deployment.
 

@@ -45,7 +45,7 @@ class Retries:
     def retry_or_raise(self, pending: PendingRequest, cause: WorkerFailed) -> None:
         """Note that no answer came, and return if another worker may be tried.
 
-        Raises WorkerTimeout, WorkerError or Overloaded if not.
+        Raises WorkerTimeout, WorkerError, ContextExceeded or Overloaded if not.
         """
         attempt = pending.attempt
         assert attempt is not None

@@ -1,4 +1,5 @@
--- What reserving and settling do to the meters of all limits of a call. A meter is the usage of one limit: windows.lua.
+-- What reserving and settling do to the meters of all limits of a call: `judge` refuses, `take` charges, `end_charges`
+-- settles. A meter is the usage of one limit: windows.lua.
 
 -- Replaces what a lease was charged by the actual cost, in every limit but those of concurrency.
 --

@@ -172,6 +172,7 @@ class Scheduler:
         self.held_for_handoff.pop(sequence_id).close()
 
     def _add_drafts(self, step: PlanBuilder) -> None:
+        """Add draft tokens to decoding sequences, as many as free blocks and the budget allow."""
         decoding = list(step.items.values())
         if self._speculation is None or len(decoding) > self._speculation.batch_size_max:
             return
@@ -188,6 +189,7 @@ class Scheduler:
                 step.add_drafts(item, count)
 
     def _continue_running(self, step: PlanBuilder, sequences: Iterable[Sequence]) -> None:
+        """Add the next tokens of running sequences to the step, first rank first."""
         for sequence in sequences:
             # A sequence that was preempted a moment ago has no table any more.
             count = self._tokens_in_step(step, sequence) if sequence.table is not None else 0
@@ -225,6 +227,10 @@ class Scheduler:
         return True
 
     def _admit_waiting(self, step: PlanBuilder) -> None:
+        """Admit waiting sequences, by rank, until one does not fit.
+
+        A sequence whose next block a running one computes now is deferred: it will find that block cached.
+        """
         if not self.waiting or (self._policy.static and self.running):
             return
         computing = {self._next_block(sequence) for sequence in self.running}

@@ -3,7 +3,8 @@
 -- The first request in fair order waits until a worker that it accepts has room. Later requests do not take that room,
 -- but may go to workers that no request before them waits for.
 --
--- passed_over_requests.lua has which requests a search passes over; best_route.lua chooses the worker.
+-- passed_over_requests.lua has which requests a search passes over; best_route.lua chooses the worker. The variables of
+-- one call (`queues`, `terms`, `now`) are declared in call.lua.
 --
 -- One gateway alone does this in FlowHeads of policies/queueing/flow_heads.py, where a flow is a tenant in a queue
 -- here, and in give_turns of gateway/queueing/turn_giving.py and gateway/queueing/waiting_rooms.py.
