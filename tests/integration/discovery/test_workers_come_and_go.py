@@ -76,6 +76,19 @@ async def test_a_worker_that_is_drained_gets_no_requests_from_any_gateway_until_
         await running.until(lambda: up(running, "w1"), 60)
 
 
+async def test_workers_are_listed_with_the_slots_of_the_settings(gateway):
+    async with ScriptedWorker() as one, gateway(one) as running:
+        settings = f"workers=[{{id: w0, url: {one.url}, slots: 256}}, {{id: w1, url: {one.url}}}]"
+        _, out, _ = await workers(running, "list", "--set", settings)
+        assert [line.split()[:4] for line in out.splitlines()] == [
+            ["worker", "kind", "url", "slots"],
+            ["w0", "auto", one.url, "256"],
+            ["w1", "auto", one.url, "settings"],
+        ]
+        _, out, _ = await workers(running, "list", "--json", "--set", settings)
+        assert [json.loads(line)["slots"] for line in out.splitlines()] == [256, None]
+
+
 async def test_a_worker_is_drained_put_to_sleep_and_woken(gateway):
     async with ScriptedWorker() as one, ScriptedWorker() as two:
         await two.stop()
