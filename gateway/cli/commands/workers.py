@@ -9,12 +9,13 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from gateway.cli.support.columns import format_columns
+from gateway.cli.support.columns import Row, format_columns
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.database_access import JsonOption, to_json
 from gateway.cli.support.deployment import REDIS, find_deployment
 from gateway.cli.support.index_access import open_index
 from gateway.cli.support.options import Assignments, ConfigFile
+from gateway.cli.support.reported_slots import reported_slots
 from gateway.discovery import worker_sleep
 from gateway.discovery.file import parse_worker
 from gateway.discovery.source import SourceUnavailable
@@ -42,18 +43,22 @@ Workers = Annotated[list[str], typer.Argument(help="Ids of the workers.")]
 def list_(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
     """List the workers of the settings, the registered workers, and all drained workers.
 
-    Slots are the requests that an engine runs at a time, where `workers[].slots` says so.
+    Slots are the requests that an engine runs at a time: by `workers[].slots`, or by the engine's report to the
+    gateway that runs here.
     """
     settings = _settings(config, set_)
+    reported = reported_slots(config, set_)
 
     async def look(registry: WorkerRegistry) -> tuple[list[WorkerSettings], dict[str, str], frozenset[str]]:
         return *await registry.workers(), await registry.draining()
 
     registered, refused, draining = _with_registry(settings, look)
     head = ("worker", "kind", "url", "slots", "from", "state")
-    rows = [
+    rows: list[Row] = [
         (
-            *(worker.id, worker.kind, worker.url, worker.slots or "", source),
+            *(worker.id, worker.kind, worker.url),
+            worker.slots or reported.get((worker.id, worker.url)) or "",
+            source,
             "draining" if worker.id in draining else "",
         )
         for source, workers in (("settings", settings.workers), ("registered", registered))
