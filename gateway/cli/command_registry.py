@@ -10,6 +10,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
+from gateway.cli.support.number_ranges import name_ranges
+
 NAMES = (
     *(
         "serve",
@@ -67,6 +69,7 @@ class CommandGroup(TyperGroup):
             return None
         command = _load_command(cmd_name)
         command.name = cmd_name
+        name_ranges(command)
         return command
 
 

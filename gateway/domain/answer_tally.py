@@ -18,6 +18,8 @@ UNREAD_BYTES_MAX = 16 * 1024
 """Bytes of frames that are kept before they are looked into."""
 TEXT_BYTES_MAX = 8192
 """Bytes of text that are kept to be tokenized; the tokens of a longer text are extrapolated from them."""
+WHOLE_BYTES_MAX = 1024**2
+"""Bytes of a whole answer that are looked into; the text of a longer one is extrapolated from them."""
 CHOICES_MAX = 4096
 """Choices of one request whose running usage is kept."""
 
@@ -61,9 +63,14 @@ class AnswerTally:
 
     def read_text(self) -> None:
         """Look into the unread frames; call it once there are more than UNREAD_BYTES_MAX."""
-        self._finished += len(_FINISHED.findall(self.unread))
-        text = b"".join(_TEXT.findall(self.unread))
-        self._text_bytes += len(text)
+        unread, times = self.unread, 1.0
+        if len(unread) > WHOLE_BYTES_MAX:
+            # A quote ends the string that is cut, unless it would be escaped.
+            times = len(unread) / WHOLE_BYTES_MAX
+            unread = unread[:WHOLE_BYTES_MAX].rstrip(b"\\") + b'"'
+        self._finished += len(_FINISHED.findall(unread))
+        text = b"".join(_TEXT.findall(unread))
+        self._text_bytes += int(len(text) * times)
         self._text += text[: TEXT_BYTES_MAX - len(self._text)]
         self.unread = bytearray()
 

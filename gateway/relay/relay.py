@@ -13,6 +13,7 @@ from gateway.fleet.response_shape import ResponseShapes
 from gateway.relay.answer_failure import raise_failure, refusal_of
 from gateway.relay.answer_memory import AnswerMemory
 from gateway.relay.frame_filter import FrameFilter
+from gateway.relay.long_answer import LONG_BYTES, LongAnswer
 from gateway.relay.redaction import TRANSFER_FIELD, without_cached_tokens, without_transfers
 from gateway.relay.stream_relay import EVENT_STREAM, StreamRelay
 from gateway.relay.whole_answer import read_body, read_whole
@@ -69,7 +70,8 @@ async def relay(
     try:
         if answer.status >= 400:
             progress.worker_refused = True
-            raise refusal_of(answer.status, await read_body(answer, memory))
+            refusal = await read_body(answer, memory)
+            raise refusal_of(answer.status, refusal if len(refusal) <= LONG_BYTES else b"")
         if answer.content_type == EVENT_STREAM and (request.stream or not request.generates):
             frames = FrameFilter(
                 wants_usage=request.include_usage,
@@ -104,22 +106,37 @@ async def _relay_whole(
     kind = "application/json" if request.generates else answer.content_type or "application/json"
     try:
         if kind == "application/json":
-            error = error_in_answer(body) if ERROR_FIELD in body else None
-            if error is not None:
-                raise_failure(error, False, request, progress)
-            progress.usage = _usage(body)
-            if request.generates:
-                progress.tally = AnswerTally(body)
-            if TRANSFER_FIELD in body:
-                body = without_transfers(body)
-            if not reports_cached_tokens:
-                body = without_cached_tokens(body)
+            body = await _for_client(body, request, progress, reports_cached_tokens)
         await exchange.answer(answer.status, kind, body, headers)
     except WorkerError as err:
         raise WorkerFailed("no answer to such a request", failure=FailureKind.SERVER_ERROR) from err
     if progress.trace is not None:
-        progress.note_finish_reasons(body)
+        progress.note_finish_reasons(body[-LONG_BYTES:])
     progress.output_sent(progress.frames)
+
+
+async def _for_client(
+    body: bytes, request: InferenceRequest, progress: Progress, reports_cached_tokens: bool
+) -> bytes:
+    """Return a JSON answer without what the client must not see; read its usage.
+
+    Raises WorkerError, and what `raise_failure` raises for an error in the place of an answer.
+    """
+    long = LongAnswer(body) if len(body) > LONG_BYTES else None
+    outline = changed = body if long is None else await long.outline()
+    error = error_in_answer(outline) if ERROR_FIELD in outline else None
+    if error is not None:
+        raise_failure(error, False, request, progress)
+    progress.usage = _usage(outline)
+    if request.generates:
+        progress.tally = AnswerTally(body)
+    if TRANSFER_FIELD in outline:
+        changed = without_transfers(outline)
+    if not reports_cached_tokens:
+        changed = without_cached_tokens(changed)
+    if long is None:
+        return changed
+    return body if changed is outline else await long.restore(changed)
 
 
 def _usage(body: bytes) -> TokenUsage | None:

@@ -1,5 +1,7 @@
 """Reads a worker's answer to its end, for a client that wants a whole answer."""
 
+from io import BytesIO
+
 from gateway.domain.errors import RefusedByWorker, StreamInterrupted
 from gateway.domain.request import InferenceRequest
 from gateway.fleet.response_shape import ResponseShapes
@@ -7,6 +9,7 @@ from gateway.relay.answer_failure import raise_failure
 from gateway.relay.answer_memory import AnswerMemory
 from gateway.relay.faithful_streams import has_faithful_stream
 from gateway.relay.frame_filter import FrameFilter
+from gateway.relay.long_answer import LONG_BYTES
 from gateway.relay.sse_payloads import SsePayloadReader
 from gateway.relay.stream_aggregator import StreamAggregator
 from gateway.relay.stream_relay import EVENT_STREAM
@@ -45,6 +48,7 @@ async def read_whole(
     body = await read_body(answer, memory) if answer.whole is None else answer.whole
     if (
         response_shapes is not None
+        and len(body) <= LONG_BYTES
         and response_shapes.of(request.surface) is None
         and has_faithful_stream(request)
     ):
@@ -57,14 +61,14 @@ async def read_body(answer: WorkerAnswer, memory: AnswerMemory) -> bytes:
 
     Raises WorkerFailed if it breaks off or is too large, Overloaded.
     """
-    parts = []
+    body = BytesIO()  # Unlike a join at the end, it copies a long body piece by piece.
     try:
         async for chunk in answer.chunks():
             memory.add(len(chunk))
-            parts.append(chunk)
+            body.write(chunk)
     except StreamBroken as err:
         raise WorkerFailed(str(err)) from err
-    return b"".join(parts)
+    return body.getvalue()
 
 
 async def _aggregated(

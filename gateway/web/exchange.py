@@ -36,6 +36,10 @@ IDEMPOTENCY_KEY_LENGTH_MAX = 255
 COMMENT = b": waiting\n\n"
 UNWATCHED_BYTES_MAX = 32 * 1024
 """Bytes that never wait for the client where none are buffered: a transport pauses beyond 64 KiB."""
+PIECE_BYTES = 1024**2
+"""A longer answer is sent in pieces of this size: to write it at once would copy all of it."""
+TRANSLATED_BYTES_MAX = 16 * 1024**2
+"""The longest whole answer that is translated, since a translation decodes all of it: no model writes so much."""
 NO_CELL_HEADERS: Mapping[str, str] = MappingProxyType({})
 STREAM_HEADERS = {
     "cache-control": "no-cache",
@@ -244,6 +248,8 @@ class HttpExchange:
         if self.started:
             raise WorkerError  # A stream was asked for, and its comments have been sent already.
         if self._dialect.translates_answers:
+            if len(body) > TRANSLATED_BYTES_MAX:
+                raise WorkerError
             body = await self._dialect.answer_body(body)
         await self._answer(status, content_type, body, headers)
 
@@ -255,7 +261,10 @@ class HttpExchange:
         of_answer = {"content-type": content_type, "content-length": str(len(body))}
         response = await self._begin(status, headers, of_answer)
         # Sent here: the records that are written afterwards do not keep the client waiting.
-        await self._send_last(response, body)
+        last = max(0, len(body) - 1) // PIECE_BYTES * PIECE_BYTES
+        for start in range(0, last, PIECE_BYTES):
+            await self._send(body[start : start + PIECE_BYTES])
+        await self._send_last(response, body[last:])
 
     async def _begin(
         self, status: int, of_request: Mapping[str, str], of_answer: Mapping[str, str]

@@ -23,7 +23,8 @@ from gateway.telemetry.metric_families import StateCollector, without_labels
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.request_families import request_families
 from gateway.telemetry.request_record import RequestRecord
-from gateway.telemetry.tracing import Tracing, batch_processor
+from gateway.telemetry.span_export import batch_processor
+from gateway.telemetry.tracing import Tracing
 from radix_cache.match import WorkerId
 from radix_cache.redis.scripts import ScriptCaller
 

@@ -219,6 +219,24 @@ async def test_tenants_of_the_settings_file_are_listed_and_their_limits_follow(g
         await visit.check()
 
 
+async def test_all_tenants_of_a_large_settings_file_can_be_turned_to(gateway, tmp_path):
+    tenants = {"acme": {}, **{f"tenant-{number}": {} for number in range(1500)}}
+    async with console(gateway, tmp_path, tenants=tenants) as (_, enter):
+        visit = await enter(OWNER)
+        page = visit.page
+        await visit.show("tenants")
+        await page.get_by_text("page 1 of 16").wait_for(timeout=WAIT_MS)
+        for number in range(2, 17):
+            await page.get_by_role("button", name="Next").click()
+            await page.get_by_text(f"page {number} of 16").wait_for(timeout=WAIT_MS)
+        assert await page.get_by_role("link", name="tenant-").count() == 1
+        await page.get_by_label("Find a tenant").fill("tenant-1499")
+        await page.get_by_text("page 16 of 16").wait_for(state="detached", timeout=WAIT_MS)
+        await page.get_by_role("link", name="tenant-1499").click()
+        await page.get_by_text("This tenant is in the settings file").wait_for(timeout=WAIT_MS)
+        await visit.check()
+
+
 @pytest.mark.parametrize("role", ["viewer", "operator"])
 async def test_every_page_opens_for_every_role(gateway, tmp_path, role):
     async with console(gateway, tmp_path) as (running, enter):

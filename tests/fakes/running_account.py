@@ -27,8 +27,9 @@ def sent(made, reason, predicted_tokens):
 def answered(clock):
     """A stream: 0.5 s to its first token, 1.0 s in all, 6 tokens, 40 of 64 prompt tokens cached."""
     made = progress(clock, prompt_tokens=60)
+    clock.advance(0.01)
     made.mark("authenticate")
-    clock.advance(0.1)
+    clock.advance(0.09)
     made.mark("route")
     sent(made, "48 of 60 tokens held", 48)
     clock.advance(0.4)

@@ -4,8 +4,7 @@ chat          the rendered template, by default with add_generation_prompt=True;
               tokens, because the template has written them
 completions   a string is encoded with special tokens; token ids stay as they are
 
-A template variable under the name of a field of its own is refused here; in the gateway, as in vLLM, it overrides
-the field, except for `messages` and `tools`.
+As in vLLM and SGLang, a template variable overrides the field of the same name; `messages` and `tools` are refused.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from workers.chat_template import ChatTemplate, Message, NothingToContinue
 from workers.engine.tokenization.tokenizer import LONG_TEXT_CHARS, Tokenizer
 from workers.engine_server.errors import bad_request
 
-_RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
+_RESERVED = frozenset({"messages", "tools"})
 
 
 class PromptTokenizer:
@@ -61,13 +60,11 @@ class PromptTokenizer:
                 param="chat_template_kwargs",
             )
         try:
-            text = self._template.render(
-                messages,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                **(variables or {}),
-            )
+            fields = {
+                "add_generation_prompt": add_generation_prompt,
+                "continue_final_message": continue_final_message,
+            }
+            text = self._template.render(messages, tools=tools, **{**fields, **(variables or {})})
         except NothingToContinue as err:
             raise bad_request(
                 "There is no last message to continue.", param="continue_final_message"

@@ -9,12 +9,13 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from gateway.cli.support.columns import format_columns
+from gateway.cli.support.columns import Row, format_columns
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.database_access import JsonOption, to_json
 from gateway.cli.support.deployment import REDIS, find_deployment
 from gateway.cli.support.index_access import open_index
 from gateway.cli.support.options import Assignments, ConfigFile
+from gateway.cli.support.reported_slots import reported_slots
 from gateway.discovery import worker_sleep
 from gateway.discovery.file import parse_worker
 from gateway.discovery.source import SourceUnavailable
@@ -40,26 +41,37 @@ Workers = Annotated[list[str], typer.Argument(help="Ids of the workers.")]
 
 @app.command("list")
 def list_(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
-    """List the workers of the settings, the registered workers, and all drained workers."""
+    """List the workers of the settings, the registered workers, and all drained workers.
+
+    Slots are the requests that an engine runs at a time: by `workers[].slots`, or by the engine's report to the
+    gateway that runs here.
+    """
     settings = _settings(config, set_)
+    reported = reported_slots(config, set_)
 
     async def look(registry: WorkerRegistry) -> tuple[list[WorkerSettings], dict[str, str], frozenset[str]]:
         return *await registry.workers(), await registry.draining()
 
     registered, refused, draining = _with_registry(settings, look)
-    head = ("worker", "kind", "url", "from", "state")
-    rows = [
-        (worker.id, worker.kind, worker.url, source, "draining" if worker.id in draining else "")
+    head = ("worker", "kind", "url", "slots", "from", "state")
+    rows: list[Row] = [
+        (
+            *(worker.id, worker.kind, worker.url),
+            worker.slots or reported.get((worker.id, worker.url)) or "",
+            source,
+            "draining" if worker.id in draining else "",
+        )
         for source, workers in (("settings", settings.workers), ("registered", registered))
         for worker in workers
     ]
     named = {row[0] for row in rows}
     rows += [
-        (worker, "", "", "elsewhere", "draining") for worker in sorted(draining - named - refused.keys())
+        (worker, "", "", "", "elsewhere", "draining") for worker in sorted(draining - named - refused.keys())
     ]
-    rows += [(worker, "", "", "registered", f"invalid: {why}") for worker, why in refused.items()]
+    rows += [(worker, "", "", "", "registered", f"invalid: {why}") for worker, why in refused.items()]
     if json:
-        print("\n".join(to_json(dict(zip(head, row, strict=True))) for row in rows))
+        shown = (dict(zip(head, row, strict=True)) for row in rows)
+        print("\n".join(to_json({**row, "slots": row["slots"] or None}) for row in shown))
     else:
         print("\n".join(format_columns([head, *rows])))
 

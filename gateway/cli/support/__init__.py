@@ -2,12 +2,14 @@
 
 deployment                          which gateway, database and Redis a command works on
 database_access, index_access       open connections to these; admin_access calls the admin API
-options, output_files               options of several commands; checks of the files that they write
+options, number_ranges              options of several commands; the ranges of numbers in their help texts
+output_files                        checks of the files that options name
 columns, progress_bar               plain tables; the bar of long commands
 index_stats, request_report         the reports of `radixgate index stats` and `radixgate requests`
 names_in_file                       notes on names that the settings file has, too
 found_workers, quick_start          `radixgate serve --worker`: a start without a settings file
 launch_engine, register_options     `radixgate worker`: launches an engine; registers it in Redis
+reported_slots                      the slots of workers that a running gateway knows
 published_ports, free_ports         the ports of launched engines
 command_error, event_loop           the error that ends a command; the loop that it runs on
 """

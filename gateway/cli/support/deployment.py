@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.cli.support.command_error import CommandError
-from gateway.cli.support.options import Assignments, ConfigFile
+from gateway.cli.support.options import Assignments, ConfigFile, set_again
 from gateway.process.running_gateways import GatewayInfo, running_gateways
 from gateway.process.secrets import FILE_NAME, secret_file
 from gateway.settings.checks.settings_warnings import ENVIRONMENT_PREFIX
@@ -123,4 +123,5 @@ def _check_existence(loaded: LoadedSettings) -> None:
 
 
 def _file_of(gateway: GatewayInfo) -> str:
-    return gateway.config or f"the state directory {gateway.state_directory}"
+    file = gateway.config or f"the state directory {gateway.state_directory}"
+    return file + set_again(gateway.assignments)

@@ -22,6 +22,12 @@ Assignments = Annotated[
 ]
 
 
+def set_again(assignments: Iterable[str]) -> str:
+    """Return in words which values of --set have to be given again; no values, which may be secrets."""
+    names = ", ".join(assignment.partition("=")[0] for assignment in assignments)
+    return f", with the same --set of {names}" if names else ""
+
+
 def is_given(context: typer.Context, name: str) -> bool:
     """Return whether this option was given on the command line."""
     source = context.get_parameter_source(name)

@@ -20,6 +20,7 @@ from gateway.cli.support.found_workers import (
     write_settings,
 )
 from gateway.cli.support.free_ports import first_free_port
+from gateway.cli.support.options import set_again
 from gateway.settings.sources import load_settings, process_references
 
 DEFAULT_PORTS = {"listen": 8000, "admin": 8001}
@@ -35,6 +36,8 @@ class QuickStart:
     """The environment variable that has the key of the workers."""
     ports: Mapping[str, int]
     """Ports by listener, where they are not the default."""
+    given: tuple[str, ...]
+    """Values of --set, which no file has."""
 
     @classmethod
     def find(
@@ -60,7 +63,7 @@ class QuickStart:
         found = tuple(asyncio.run(asked))
         for worker in found:
             print("\n".join(describe(worker)), flush=True)
-        return cls(found=found, key_variable=key_variable, ports=gateway_ports(given))
+        return cls(found=found, key_variable=key_variable, ports=gateway_ports(given), given=tuple(given))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -91,7 +94,7 @@ class QuickStart:
         if needs_key:
             yield "\n  KEY: a key of `radixgate keys create TENANT`"
         if written is not None:
-            yield f"\nThe next start: radixgate serve --config {written}"
+            yield f"\nThe next start: radixgate serve --config {written}{set_again(self.given)}"
             return
         yield "\nThe same as a settings file (--write-config gateway.yaml writes it):\n"
         yield from (f"  {line}" for line in as_yaml(self.settings).splitlines())

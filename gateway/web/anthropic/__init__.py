@@ -5,7 +5,7 @@ cache salt (0.5.23), so tenants would share a cache. Engines translate to chat c
 own way; with one translation in the gateway a conversation has the same blocks whichever API it came through.
 
 - What does a request look like, and how does it become a chat completion request? wire.py, request_translation.py,
-  tools.py
+  tools.py, server_tools.py
 - How does a chat completion become a message, or a stream of events? answers.py, events.py
 - How do these work together in one exchange? dialect.py
 - How are message batches read, and managed? batch_body.py, batches.py

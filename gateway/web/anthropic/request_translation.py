@@ -4,6 +4,7 @@
       system text                          ->          system
       user [tool_result t1, text]          ->          tool t1, user
       assistant [thinking, text, tool_use] ->          assistant, with reasoning_content and tool_calls
+      assistant [server_tool_use, result]  ->          assistant with tool_calls, tool: see server_tools.py
       system in the middle                 ->          part of the user's turn: many templates refuse it elsewhere
       assistant at the end                 ->          the same, with continue_final_message
 
@@ -18,6 +19,7 @@ import msgspec
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.web.anthropic import wire
+from gateway.web.anthropic.server_tools import ServerToolResult, ServerToolUseBlock, readable
 from gateway.web.anthropic.tools import tool_fields
 from gateway.web.bodies.typed_bodies import decode_typed_body
 from gateway.web.openai.inference_requests import decode_openai_request
@@ -81,7 +83,8 @@ def _chat(read: wire.CountTokensBody, fields: Mapping[str, msgspec.Raw]) -> Json
     """Return the fields of the chat request, without its tools and those that bound its answer."""
     chat: Json = {name: value for name, value in fields.items() if name not in _NOT_PASSED}
     chat |= {"model": read.model, "messages": _messages(read)}
-    if read.messages and read.messages[-1].role == "assistant" and "tool_calls" not in chat["messages"][-1]:
+    last = chat["messages"][-1] if read.messages else {"role": ""}
+    if last["role"] == "assistant" and "tool_calls" not in last:
         chat |= {"continue_final_message": True, "add_generation_prompt": False}
     if read.mcp_servers:
         raise BadRequest(
@@ -145,11 +148,20 @@ def _add_user(messages: list[Json], blocks: Sequence[wire.ContentBlock], where: 
 
 
 def _add_assistant(messages: list[Json], blocks: Sequence[wire.ContentBlock], where: str) -> None:
-    if not messages or messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": []})
-    turn = messages[-1]
+    _assistant_turn(messages)
+    answered = {block.tool_use_id for block in blocks if isinstance(block, ServerToolResult)}
+    asked: set[str] = set()
     for block in blocks:
-        if isinstance(block, wire.ToolUseBlock):
+        if isinstance(block, ServerToolResult):
+            if block.tool_use_id in asked:  # Else the call stands in no message.
+                content = msgspec.json.encode(readable(block.content)).decode()
+                messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": content})
+            continue
+        if isinstance(block, ServerToolUseBlock) and block.id not in answered:
+            continue
+        turn = _assistant_turn(messages)
+        if isinstance(block, wire.ToolUseBlock | ServerToolUseBlock):
+            asked.add(block.id)
             function = {"name": block.name, "arguments": bytes(block.input).decode()}
             turn.setdefault("tool_calls", []).append(
                 {"id": block.id, "type": "function", "function": function}
@@ -158,6 +170,13 @@ def _add_assistant(messages: list[Json], blocks: Sequence[wire.ContentBlock], wh
             turn["reasoning_content"] = turn.get("reasoning_content", "") + block.thinking
         elif not isinstance(block, wire.RedactedThinkingBlock):
             turn["content"] += _parts(block, where)
+
+
+def _assistant_turn(messages: list[Json]) -> Json:
+    """Return the assistant's open turn; a new one if the last message is another's."""
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": []})
+    return messages[-1]
 
 
 def _blocks(content: str | Iterable[Any]) -> list[Any]:

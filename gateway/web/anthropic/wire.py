@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from gateway.web.anthropic import server_tools
+
 
 class Base64Source(msgspec.Struct, frozen=True, tag="base64", tag_field="type"):
     """The bytes of an image or a document, in base64."""
@@ -96,6 +98,13 @@ ContentBlock = (
     | ToolResultBlock
     | ThinkingBlock
     | RedactedThinkingBlock
+    | server_tools.ServerToolUseBlock
+    | server_tools.WebSearchResultBlock
+    | server_tools.WebFetchResultBlock
+    | server_tools.CodeResultBlock
+    | server_tools.BashResultBlock
+    | server_tools.EditorResultBlock
+    | server_tools.ToolSearchResultBlock
 )
 
 

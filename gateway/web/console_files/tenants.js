@@ -7,21 +7,34 @@ import { useKey } from "./playground.js";
 import { limits } from "./requests.js";
 import { UsageOverTime } from "./usage.js";
 
-const PAGE = 100, DAY = 86400, DEFAULT_PLAN = "(default)", LIMITS_MS = 3000, IN_FILE_MAX = 5000;
+const PAGE = 100, DAY = 86400, DEFAULT_PLAN = "(default)", LIMITS_MS = 3000, SETTINGS_MAX = 5000;
 
 export async function open(tenant, { may, signal }) {
   return tenant ? one(tenant, may, signal) : list(may);
 }
 
-// The `tenants` or `plans` of the settings file, which can be changed there only.
+// All `tenants` or `plans` of the settings file, which can be changed there only.
 async function ofFile(kind) {
-  const { data } = await call(`settings?find=${encodeURIComponent(`${kind}[`)}&limit=${IN_FILE_MAX}`);
   const found = new Map();
-  for (const { setting, value } of data) {
-    const [, at, name] = /^(?:tenants|plans)\[(\d+)\]\.(id|name|organisation|plan|disabled)$/.exec(setting) ?? [];
-    if (name) found.set(at, { ...found.get(at), [name]: JSON.parse(value) });
+  for (let offset = 0, total = 1; offset < total; offset += SETTINGS_MAX) {
+    const page = await call(`settings?${new URLSearchParams({ find: `${kind}[`, changed: true, offset, limit: SETTINGS_MAX })}`);
+    total = page.total;
+    for (const { setting, value } of page.data) {
+      const [, at, name] = /^(?:tenants|plans)\[(\d+)\]\.(id|name|organisation|plan|disabled)$/.exec(setting) ?? [];
+      if (name) found.set(at, { ...found.get(at), [name]: JSON.parse(value) });
+    }
   }
   return [...found.values()];
+}
+
+// A table of PAGE rows at a time, which turns its pages itself.
+function paged(caption, columns, all) {
+  const place = h("div"), last = Math.ceil(all.length / PAGE) - 1;
+  const draw = (page) => redraw(place, table(caption, columns, all.slice(page * PAGE, (page + 1) * PAGE)),
+    last > 0 ? pager(`page ${page + 1} of ${last + 1}`, { before: page > 0 ? () => draw(page - 1) : null,
+      after: page < last ? () => draw(page + 1) : null }) : null);
+  draw(0);
+  return place;
 }
 
 const USUAL_RULES = ['scopes ["inference","usage"]', 'models {"allow":["*"],"deny":[]}', "disabled false"];
@@ -45,7 +58,7 @@ async function list(may) {
     redraw(rows,
       table("Tenants of the database", TENANTS, page.data.filter((t) => !inFile.some((other) => other.id === t.id)),
         find.value ? "none has this name" : "none yet"),
-      named.length ? table("Tenants of the settings file, changed there", TENANTS, named.slice(0, PAGE)) : null,
+      named.length ? paged("Tenants of the settings file, changed there", TENANTS, named) : null,
     marks.length > 1 || page.next ? pager(`page ${marks.length}`, { before: marks.length > 1 ? () => { marks.pop(); draw(); } : null,
       after: page.next ? () => { marks.push(page.next); draw(); } : null }) : null);
   };

@@ -11,14 +11,14 @@ from gateway.domain.token_usage import TokenUsage, read_usage
 from gateway.relay.context_refusal import context_refusal
 
 
-class ChatFunctionCall(msgspec.Struct, frozen=True):
+class ChatFunctionCall(msgspec.Struct, frozen=True, gc=False):
     """The function of a tool call: whole in an answer, a piece of it in a chunk."""
 
     name: str | None = None
     arguments: str | None = None
 
 
-class ChatToolCall(msgspec.Struct, frozen=True):
+class ChatToolCall(msgspec.Struct, frozen=True, gc=False):
     """A tool call of a message, or the next piece of one."""
 
     index: int = 0
@@ -26,7 +26,7 @@ class ChatToolCall(msgspec.Struct, frozen=True):
     function: ChatFunctionCall = ChatFunctionCall()
 
 
-class ChatMessage(msgspec.Struct, frozen=True):
+class ChatMessage(msgspec.Struct, frozen=True, gc=False):
     """The message of an answer, or the next piece of it in a chunk."""
 
     content: str | None = None
@@ -51,13 +51,13 @@ class ChatMessage(msgspec.Struct, frozen=True):
         return bool(self.text) or not (self.tool_calls or self.reasoning_text)
 
 
-class ChatLogprobs(msgspec.Struct, frozen=True):
+class ChatLogprobs(msgspec.Struct, frozen=True, gc=False):
     """Log probabilities of the tokens, in the form that both of OpenAI's APIs have."""
 
     content: list[msgspec.Raw] | None = None
 
 
-class ChatChoice(msgspec.Struct, frozen=True):
+class ChatChoice(msgspec.Struct, frozen=True, gc=False):
     """One choice: an answer has its `message`, a chunk its `delta`."""
 
     message: ChatMessage | None = None
@@ -78,14 +78,14 @@ class ChatChoice(msgspec.Struct, frozen=True):
         return next((stop for stop in (self.stop_reason, self.matched_stop) if isinstance(stop, str)), None)
 
 
-class ChatStreamError(msgspec.Struct, frozen=True):
+class ChatStreamError(msgspec.Struct, frozen=True, gc=False):
     """An error that a worker sends in the middle of a stream."""
 
     message: str = ""
     code: str | int | None = None
 
 
-class ChatCompletion(msgspec.Struct, frozen=True):
+class ChatCompletion(msgspec.Struct, frozen=True, gc=False):
     """A chat completion, or a chunk of a streamed one."""
 
     model: str = ""

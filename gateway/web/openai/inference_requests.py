@@ -87,7 +87,12 @@ def decode_openai_request(surface: Surface, body: bytes) -> InferenceRequest:
         check_media(fields)
     model = read.model
     if not model or len(model) > MODEL_NAME_MAX:
-        raise BadRequest("The request must name a model.", param="model")
+        text = (
+            f"The model's name has at most {MODEL_NAME_MAX} characters."
+            if model
+            else "The request must name a model."
+        )
+        raise BadRequest(text, param="model")
     _check_ranges(read)
     choices = max(1, read.n or 0, read.best_of or 0)
     if choices > CHOICES_MAX:

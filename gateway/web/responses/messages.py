@@ -7,6 +7,7 @@ items                                       messages
   custom_tool_call                   ->       the same: see tools.py
   function_call_output               ->       tool; its images and files become the user's next turn
   compaction                         ->       user, with the summary of what came before
+  web_search_call and the like       ->       nothing: OpenAI's servers made the call, the answer follows
 """
 
 from collections.abc import Iterable, Sequence
@@ -60,6 +61,8 @@ class _Messages:
 
     def add(self, item: wire.InputItem, where: str) -> None:
         """Add an item as a message, or as a part of one. Raises BadRequest, which names `where`."""
+        if isinstance(item, wire.HostedCallItem):
+            return
         match item:
             case wire.FunctionCallOutputItem() | wire.CustomToolCallOutputItem():
                 # All results of one turn come before the media of any of them.

@@ -103,6 +103,25 @@ class CompactionItem(msgspec.Struct, frozen=True, tag="compaction", tag_field="t
     encrypted_content: str
 
 
+class WebSearchCallItem(msgspec.Struct, frozen=True, tag="web_search_call", tag_field="type"):
+    """A web search that OpenAI's servers made before the assistant's answer."""
+
+
+class FileSearchCallItem(msgspec.Struct, frozen=True, tag="file_search_call", tag_field="type"):
+    """A search in files that OpenAI's servers made before the assistant's answer."""
+
+
+class CodeCallItem(msgspec.Struct, frozen=True, tag="code_interpreter_call", tag_field="type"):
+    """Code that OpenAI's servers ran before the assistant's answer."""
+
+
+class ImageCallItem(msgspec.Struct, frozen=True, tag="image_generation_call", tag_field="type"):
+    """An image that OpenAI's servers made before the assistant's answer."""
+
+
+HostedCallItem = WebSearchCallItem | FileSearchCallItem | CodeCallItem | ImageCallItem
+"""Calls of hosted tools; models get the answers that were made with them, and not the calls."""
+
 InputItem = (
     MessageItem
     | FunctionCallItem
@@ -111,6 +130,7 @@ InputItem = (
     | CustomToolCallOutputItem
     | ReasoningItem
     | CompactionItem
+    | HostedCallItem
 )
 
 

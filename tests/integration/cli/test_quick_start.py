@@ -79,7 +79,10 @@ async def test_what_was_found_is_written_as_a_file_that_starts_the_same_gateway(
     async with ScriptedWorker() as worker:
         async with serving(tmp_path, environment, "--worker", worker.url, "--write-config", file) as printed:
             assert load_settings(file).settings.workers[0].url == worker.url
-            assert f"The next start: radixgate serve --config {file}" in printed
+            start = (
+                f"radixgate serve --config {file}, with the same --set of drain.notice_seconds, redis.escrow"
+            )
+            assert f"The next start: {start}\n" in printed
         again = await command(
             tmp_path, environment, "serve", "--worker", worker.url, "--write-config", str(file)
         )

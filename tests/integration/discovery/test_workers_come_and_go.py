@@ -76,6 +76,28 @@ async def test_a_worker_that_is_drained_gets_no_requests_from_any_gateway_until_
         await running.until(lambda: up(running, "w1"), 60)
 
 
+async def test_workers_are_listed_with_the_slots_of_the_settings(gateway):
+    async with ScriptedWorker() as one, gateway(one) as running:
+        settings = f"workers=[{{id: w0, url: {one.url}, slots: 256}}, {{id: w1, url: {one.url}}}]"
+        _, out, _ = await workers(running, "list", "--set", settings)
+        assert [line.split()[:4] for line in out.splitlines()] == [
+            ["worker", "kind", "url", "slots"],
+            ["w0", "auto", one.url, "256"],
+            ["w1", "auto", one.url, "settings"],
+        ]
+        _, out, _ = await workers(running, "list", "--json", "--set", settings)
+        assert [json.loads(line)["slots"] for line in out.splitlines()] == [256, None]
+
+
+async def test_workers_are_listed_with_the_slots_that_their_engines_report(gateway):
+    async with ScriptedWorker() as one, gateway(one) as running:
+        running.here.gateway.fleet["w0"].known_slots = 32
+        settings = f"workers=[{{id: w0, url: {one.url}}}, {{id: w0b, url: {one.url}}}]"
+        admin = ("--set", f"admin.port={running.admin.rpartition(':')[2]}")
+        _, out, _ = await workers(running, "list", "--json", "--set", settings, *admin)
+        assert [json.loads(line)["slots"] for line in out.splitlines()] == [32, None]
+
+
 async def test_a_worker_is_drained_put_to_sleep_and_woken(gateway):
     async with ScriptedWorker() as one, ScriptedWorker() as two:
         await two.stop()

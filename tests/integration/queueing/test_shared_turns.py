@@ -121,6 +121,9 @@ async def test_who_waits_for_the_worker_that_has_its_prompt_lets_others_go_to_th
         for each in gateways:
             each.here.gateway.discovery.reconfigure(configured[:1])
         assert await asked(gateways[0], text) == 200
+        for each in gateways:
+            replica = each.here.gateway.index.index.replica
+            await each.until(lambda of=replica: of.held.get(of.tenures.get("w0")))
         release = held(warm)
         busy = asyncio.create_task(asked(gateways[0], "x" * 4000))
         await gateways[0].until(lambda: len(warm.seen) == 2)

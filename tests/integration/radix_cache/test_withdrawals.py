@@ -34,6 +34,8 @@ async def stage(tmp_path_factory):
     server.start()
     keys = Keys(prefix=f"t{uuid4().hex}", shards=1)
     one, other = [await replica(server.url, keys, time.monotonic, **BOUNDS) for _ in range(2)]
+    # By default a write reaches the file up to two seconds after its answer while an earlier one is synced.
+    await one.scripts.ask("CONFIG", "SET", "appendfsync", "always")
     one.index.enrol(W, "first")
     await one.arrived()
     for writer in ("ends", "goes on"):

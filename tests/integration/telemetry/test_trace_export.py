@@ -69,7 +69,7 @@ async def test_a_request_is_one_trace_from_the_caller_to_the_worker(gateway):
             gateway, collector, traceparent=PARENT, tracestate="vendor=opaque"
         )
     steps = {"authenticate", "receive", "tokenise", "reserve", "route", "first_byte", "relay"}
-    assert set(spans) == {"chat m", "worker"} | steps
+    assert {"chat m", "worker"} <= set(spans) <= {"chat m", "worker"} | steps
     assert {span.trace_id.hex() for span in spans.values()} == {"1" * 32}
     assert spans["chat m"].parent_span_id.hex() == "2" * 16
     assert spans["worker"].parent_span_id == spans["chat m"].span_id

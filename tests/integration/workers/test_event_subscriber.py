@@ -163,10 +163,10 @@ async def test_an_engine_that_begins_anew_is_noticed(listen):
 
 async def test_nonsense_is_passed_over(listen):
     context = zmq.asyncio.Context()
-    publisher = context.socket(zmq.PUB)
+    publisher = context.socket(zmq.XPUB)  # It receives subscriptions.
     port = publisher.bind_to_random_port("tcp://127.0.0.1")
     listener = listen(EventSource(endpoint=f"tcp://127.0.0.1:{port}"))
-    await asyncio.sleep(0.5)
+    assert await publisher.recv() == b"\x01"
     for frames in ([b"x"], [b"", b"", b"\xc1"], [b"", bytes(8), b"\x93\xcb" + bytes(8) + b"\x90\x00"]):
         await publisher.send_multipart(frames)
     await listener.until([0])

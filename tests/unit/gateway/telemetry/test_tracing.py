@@ -1,5 +1,7 @@
 """Traces: spans of one request, sampling, and trace headers of callers."""
 
+import sys
+import threading
 from random import Random
 
 import pytest
@@ -9,6 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.telemetry.batch_trace import BatchReport
 from gateway.telemetry.request_events import QueueWait
+from gateway.telemetry.span_export import EndedRequestExporter, batch_processor
 from gateway.telemetry.tracing import Tracing
 from tests.fakes.running_account import answered, progress
 
@@ -16,9 +19,8 @@ PARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 
 
 def tracing(exporter, ratio=1.0, **options):
-    return Tracing(
-        processor=SimpleSpanProcessor(exporter), sample_ratio=ratio, random=Random(7), version="1", **options
-    )
+    processor = SimpleSpanProcessor(EndedRequestExporter(exporter))
+    return Tracing(processor=processor, sample_ratio=ratio, random=Random(7), version="1", **options)
 
 
 def spans_of(made, traceparent):
@@ -39,6 +41,54 @@ def test_a_request_is_one_trace_with_a_span_per_step(clock):
     assert by_name["route"].parent.span_id == worker.parent.span_id == root.context.span_id
     assert by_name["relay"].parent.span_id == worker.context.span_id
     assert (root.end_time - root.start_time) / 1e9 == pytest.approx(1.0)
+
+
+def test_a_step_below_a_millisecond_has_no_span(clock):
+    made = progress(clock)
+    for step, seconds in [("authenticate", 0.0005), ("receive", 0.002), ("tokenise", 0.0)]:
+        clock.advance(seconds)
+        made.mark(step)
+    _, spans = spans_of(made, None)
+    assert [span.name for span in spans] == ["chat m", "receive"]
+    assert (spans[1].end_time - spans[1].start_time) / 1e9 == pytest.approx(0.002, rel=1e-3)
+
+
+def test_the_event_loop_makes_no_spans(clock):
+    threads = set()
+
+    class Exporter(InMemorySpanExporter):
+        def export(self, spans):
+            threads.add(threading.current_thread())
+            return super().export(spans)
+
+    exporter, made = Exporter(), answered(clock)
+    at = Tracing(processor=batch_processor(exporter), sample_ratio=1.0, random=Random(7), version="1")
+    made.trace = at.begin(None)
+    record, calls = made.record(), []
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code) if event == "call" else None)
+    at.observe(record)
+    sys.setprofile(None)
+    at.close()
+    assert len(exporter.get_finished_spans()) == 6
+    assert threading.current_thread() not in threads
+    assert len(calls) < 15, calls
+
+
+def test_a_worker_that_leaves_before_the_export_keeps_its_address(clock):
+    exporter, made, known = InMemorySpanExporter(), answered(clock), {"w0": ("w0.example", 8000)}
+    at = Tracing(
+        processor=batch_processor(exporter),
+        sample_ratio=1.0,
+        random=Random(7),
+        version="1",
+        address_of=known.get,
+    )
+    made.trace = at.begin(None)
+    at.observe(made.record())
+    known.clear()
+    at.close()
+    worker = next(span for span in exporter.get_finished_spans() if span.name == "worker")
+    assert worker.attributes["server.address"] == "w0.example"
 
 
 def test_a_trace_is_joined_and_handed_on(clock):

@@ -130,7 +130,7 @@ def error_of(body: Any) -> dict[str, Any]:
             "continue_final_message",
         ),
         ({"continue_final_message": "x"}, "continue_final_message"),
-        ({"chat_template_kwargs": {"continue_final_message": True}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
         ({"add_generation_prompt": 1}, "add_generation_prompt"),
         ({"prompt_logprobs": 3}, "prompt_logprobs"),
         ({"skip_special_tokens": False}, "skip_special_tokens"),

@@ -71,6 +71,27 @@ async def test_an_answer_goes_on_where_the_last_message_ends(client: Client, mod
     assert body["choices"][0]["message"]["content"] == text["choices"][0]["text"]
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"continue_final_message": True, "add_generation_prompt": False},
+        {"add_generation_prompt": False},
+        {"add_generation_prompt": True, "continue_final_message": False},
+    ],
+    ids=str,
+)
+async def test_template_variables_override_the_fields_of_the_same_name(
+    client: Client, asked: dict[str, Any]
+) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "The answer is"}]
+    others = {name: not value for name, value in asked.items()} | {"chat_template_kwargs": asked}
+    _, told = await client.post("/tokenize", {"messages": messages, **asked})
+    _, overridden = await client.post("/tokenize", {"messages": messages, **others})
+    assert overridden["tokens"] == told["tokens"]
+    status, body = await client.post(CHAT, {"messages": messages, "max_tokens": 1, **others})
+    assert (status, body["usage"]["prompt_tokens"]) == (200, len(told["tokens"]))
+
+
 @pytest.mark.parametrize("last", ["<", "im", "<|", "s", "{", "end"], ids=repr)
 async def test_what_the_template_writes_behind_the_last_message_is_not_taken_for_it(
     client: Client, model: Path, last: str

@@ -50,6 +50,61 @@ def test_a_billing_header_that_differs_in_each_request_is_left_out():
     assert messages(("user", "hi"), system=blocks)[0]["content"] == "Be brief."
 
 
+SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "radix"}}
+FOUND = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "s1",
+    "content": [
+        {"type": "web_search_result", "title": "A", "url": "https://e.org", "encrypted_content": "Zm9v"}
+    ],
+}
+
+
+def test_a_search_that_anthropics_servers_made_is_a_tool_call_with_its_result():
+    said = {"type": "text", "text": "It is a tree.", "citations": None}
+    asked, call, result, answer, more = messages(
+        ("user", "radix?"), ("assistant", [SEARCH, FOUND, said]), ("user", "more")
+    )
+    assert call["tool_calls"][0]["function"] == {"name": "web_search", "arguments": '{"query": "radix"}'}
+    assert (result["role"], result["tool_call_id"]) == ("tool", "s1")
+    assert json.loads(result["content"]) == [
+        {"type": "web_search_result", "title": "A", "url": "https://e.org"}
+    ]
+    assert answer == {"role": "assistant", "content": "It is a tree."}
+    assert (asked["role"], more["role"]) == ("user", "user")
+
+
+def test_a_turn_that_paused_after_a_search_goes_on_as_a_new_answer():
+    sent = fields(messages=[*HELLO, {"role": "assistant", "content": [SEARCH, FOUND]}])
+    assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "tool"]
+    assert "continue_final_message" not in sent
+
+
+@pytest.mark.parametrize("block", [SEARCH, FOUND], ids=["a call", "a result"])
+def test_a_call_without_its_result_and_a_result_without_its_call_are_left_out(block):
+    turns = messages(("user", "hi"), ("assistant", [block, {"type": "text", "text": "yes"}]), ("user", "so"))
+    assert turns[1] == {"role": "assistant", "content": "yes"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("web_fetch", {"type": "web_fetch_result", "url": "https://e.org", "content": {"source": PNG}}),
+        ("code_execution", {"type": "code_execution_result", "stdout": "2", "return_code": 0}),
+        ("bash_code_execution", {"type": "bash_code_execution_result", "stdout": "2"}),
+        ("text_editor_code_execution", {"type": "text_editor_code_execution_view_result", "content": "x"}),
+        ("tool_search", {"type": "tool_search_tool_search_result", "tool_references": []}),
+        ("web_search", {"type": "web_search_tool_result_error", "error_code": "unavailable"}),
+    ],
+)
+def test_every_result_of_a_server_tool_is_readable_json(kind, content):
+    use = {**SEARCH, "name": kind}
+    result = {"type": f"{kind}_tool_result", "tool_use_id": "s1", "content": content}
+    turns = messages(("user", "hi"), ("assistant", [use, result]), ("user", "so"))
+    assert json.loads(turns[2]["content"])["type"] == content["type"]
+    assert "aGk=" not in turns[2]["content"]
+
+
 def test_images_are_data_urls_or_the_urls_that_they_were():
     parts = [
         {"type": "image", "source": PNG},

@@ -81,7 +81,7 @@ def test_the_same_field_twice_is_the_last_one(short):
 
 def test_a_name_that_is_too_long_stays_too_long(short):
     body = {"model": "m" * 300, "messages": [{"role": "user", "content": "hello there"}]}
-    assert told(json.dumps(body).encode()) == "The request must name a model."
+    assert told(json.dumps(body).encode()) == "The model's name has at most 200 characters."
 
 
 def test_ten_megabytes_are_one_string_again():

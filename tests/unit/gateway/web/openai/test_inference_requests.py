@@ -143,6 +143,11 @@ def test_a_wrong_field_is_named(fields, param):
     assert refused(Surface.CHAT, {"model": "m", "messages": MESSAGES, **fields}) == param
 
 
+def test_a_model_with_too_long_a_name_is_refused_for_that():
+    with pytest.raises(BadRequest, match="at most 200 characters"):
+        completion(model="m" * 201, prompt="a")
+
+
 @pytest.mark.parametrize(
     "prompt", [None, [], 5, {}, [-1], [2**32], [1.5], [True], [[1], "a", 5], ["a"] * 2049]
 )

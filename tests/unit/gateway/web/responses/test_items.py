@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,6 +165,32 @@ def test_where_a_stream_is_cut_makes_no_difference(cuts):
 def test_a_stream_without_an_end_is_interrupted():
     with pytest.raises(StreamInterrupted):
         translated(*STREAM[:4])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}},
+        {"type": "file_search_call", "queries": ["q"], "results": None},
+        {"type": "code_interpreter_call", "code": "1+1", "container_id": "c", "outputs": None},
+        {"type": "image_generation_call", "result": "aGk="},
+    ],
+    ids=lambda call: call["type"],
+)
+def test_calls_that_another_server_made_are_kept_and_not_sent_to_the_worker(call):
+    history = [
+        {"role": "user", "content": "What is new?"},
+        call,
+        {"role": "assistant", "content": [{"type": "output_text", "text": "Much.", "annotations": []}]},
+    ]
+    read = items.input_items([msgspec.Raw(msgspec.json.encode(item)) for item in history], "resp_1")
+    assert messages.chat_messages(read, None) == [
+        {"role": "user", "content": "What is new?"},
+        {"role": "assistant", "content": "Much."},
+    ]
+    shown = items.item_object(read[1])
+    assert (shown["type"], shown["status"]) == (call["type"], "completed")
+    assert shown["id"].startswith(("ws_", "fs_", "ci_", "ig_"))
 
 
 def test_an_output_goes_back_as_one_turn():
