@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from policies.routing.compute_price import ComputePrice
-from policies.routing.cost_options import DECODE_SLOWDOWN_MS, RUNNING_MAX, CostOptions
+from policies.routing.cost_options import CostOptions
+from policies.routing.memory_price import delayed_streams, memory_ms
 from workers.worker import Speed
 
 HOLDERS_MAX = 8
@@ -36,20 +37,26 @@ def holder_ms(
     *,
     ahead: int,
     streams: int,
-    kv_share: float,
+    kv_tokens: int,
+    kv_tokens_max: int | None,
     uncached: int,
     output_tokens: int,
     price: ComputePrice,
 ) -> float:
     """Return about what a request costs on a holder, in milliseconds; the routing policy computes it exactly.
 
-    `ahead`: tokens queued there and not computed; `kv_share`: how full its KV memory is.
+    `ahead`: tokens queued there and not computed.
     """
-    running = min(streams / max(1.0, kv_share), RUNNING_MAX)
-    paid = 1 + price.on(speed.ms_per_token, streams) + WEIGHTS.harm * running
+    delayed = delayed_streams(streams, kv_tokens, kv_tokens_max)
+    paid = 1 + price.on(speed.ms_per_token, streams) + WEIGHTS.harm * delayed
     ms = speed.ms_per_token * ahead + paid * (speed.fixed_ms + speed.ms_per_token * uncached)
     if streams:
         ms += speed.step_ms
-    if kv_share:
-        ms += WEIGHTS.decode_weight * output_tokens * DECODE_SLOWDOWN_MS * min(1.0, kv_share)
-    return ms
+    return ms + memory_ms(
+        WEIGHTS.memory_weight,
+        tokens_new=uncached,
+        output_tokens=output_tokens,
+        step_ms=speed.step_ms,
+        kv_tokens=kv_tokens,
+        kv_tokens_max=kv_tokens_max,
+    )

@@ -11,7 +11,7 @@ Workers are in groups whose members a request of any length compares alike:
 
 In each group there is a heap for each of a few requests (REQUESTS). The key is the estimated cost of one more such
 request there that finds nothing cached, in milliseconds: the work ahead, its own prefill, the delay of running
-streams, and KV memory that fills up (policies/routing/cost.py, without the terms that are equal for all workers).
+streams, and the price of KV memory (policies/routing/cost.py, without the terms that are equal for all workers).
 All queues of a group that drain do so at the same pace, so their keys have the time added and stay in order.
 
 A lightly used worker pays less of the price of compute, by its number of streams (policies/routing/cost.py). So
@@ -43,8 +43,9 @@ from policies.load_order.load_group import (
 )
 from policies.load_order.ordered_worker import OrderedWorker
 from policies.routing.compute_price import ComputePrice, counted_backlog_ms
-from policies.routing.cost_options import DECODE_SLOWDOWN_MS, RUNNING_MAX, CostOptions
+from policies.routing.cost_options import CostOptions
 from policies.routing.estimate import kv_wait_ms, own_ms, wait_ms
+from policies.routing.memory_price import delayed_streams, memory_ms
 from radix_cache.match import WorkerId
 from workers.worker import WorkerSnapshot
 
@@ -318,14 +319,18 @@ class LeastLoaded(Generic[Ordered]):
 
 def load_ms(worker: WorkerSnapshot, tokens: int, output_tokens: int) -> float:
     """Return the estimated cost of a request of `tokens` uncached tokens, without what is equal for all workers."""
-    own = own_ms(worker, tokens)
-    kv_share = worker.kv_tokens / worker.kv_tokens_max if worker.kv_tokens_max else 0.0
-    running = min(worker.streams / max(1.0, kv_share), RUNNING_MAX)
-    ms = wait_ms(worker, tokens) + own + own * _WEIGHTS.harm * running
-    if worker.kv_tokens_max and worker.kv_tokens:
-        ms += _WEIGHTS.decode_weight * output_tokens * DECODE_SLOWDOWN_MS * min(1.0, kv_share)
-        ms += kv_wait_ms(worker, tokens + output_tokens, output_tokens)
-    return ms
+    own, kv_tokens, kv_tokens_max = own_ms(worker, tokens), worker.kv_tokens, worker.kv_tokens_max
+    ms = wait_ms(worker, tokens) + own
+    ms += own * _WEIGHTS.harm * delayed_streams(worker.streams, kv_tokens, kv_tokens_max)
+    ms += memory_ms(
+        _WEIGHTS.memory_weight,
+        tokens_new=tokens,
+        output_tokens=output_tokens,
+        step_ms=worker.speed.step_ms,
+        kv_tokens=kv_tokens,
+        kv_tokens_max=kv_tokens_max,
+    )
+    return ms + kv_wait_ms(worker, tokens + output_tokens, output_tokens)
 
 
 def _is_draining(worker: OrderedWorker) -> bool:

@@ -12,27 +12,26 @@ What the estimate knows of the request, of a worker, and of the other requests t
     R, r     open streams there; of these, those that run: r = min(R min(1, KV / K), RUNNING_MAX), the others wait
     K, KV    tokens of open streams (a block that several use counts once); tokens that fit
 
-The cost is a sum of milliseconds: what the request itself has to expect there (`_prefills` and `_decodings`), what
-it costs or saves other requests (`_charges`), and a surcharge on workers that are new (`_routes`):
+The cost is a sum of milliseconds: what the request itself has to expect there, and what it costs or saves other
+requests (`_prefills`, `_memory_uses`, `_charges`), and a surcharge on workers that are new (`_routes`):
 
-    cost   = (wait + own + decode + room + price + harm + copy + start) (1 - stay at the session's worker)
+    cost   = (wait + own + room + price + harm + memory + copy + start) (1 - stay at the session's worker)
 
     wait   = s Q + d ceil((Q + N) / C)            prefill ahead of it, and steps shared with running streams, if any
              + AWAY_RISK own                      on a worker that is at home in another cell
     own    = b + s N                              its own prefill
-    decode = decode_weight E D min(1, K / KV)     its answer's steps are slower the fuller KV is; D is
-                                                  DECODE_SLOWDOWN_MS
     room   = E d (K + P + E - KV) / K             until streams that end have made room for it, if it does not fit
 
     price  = price of compute (own - copied)      what its prefill takes from other requests (compute_price.py)
              + fees                               and what parts on their way pay instead (wanted_copies.py)
-    harm   = harm r (own - copied)                how long its prefill delays the running streams
+    harm   = harm delayed (own - copied)          how long its prefill delays the running streams, and
+    memory                                        what it takes of the KV memory (both: memory_price.py)
     copy   = - copy_share * sum(share * part)     what later requests save by its copies of shared prefixes
     start  = slow_start (wait + own + copy) (1 - age / slow_start_seconds)     on a worker younger than that
 
 `part` is the time to compute one part of the prompt that other requests share, as far as the worker lacks it;
 `copied` is the time of the parts with a `share` above 0, and of those that are only on their way to other workers.
-`decode` and `room` are 0 where KV is empty or its size unknown.
+`memory` and `room` are 0 where KV is empty or its size unknown; there all running streams count as delayed.
 
 Cached tokens count by the time they save, never by "has a match". Tokens that the index is not sure of (lost
 events, hybrid models) are left out of `matched`. A prefix on its way to a worker counts there as if it were cached,
@@ -77,9 +76,10 @@ from msgspec.structs import replace
 
 from policies.routing.compute_price import ComputePrice, compute_price, counted_backlog_ms, fleet_totals
 from policies.routing.copy_regrets import copy_regrets
-from policies.routing.cost_options import DECODE_SLOWDOWN_MS, RUNNING_MAX, CostOptions
+from policies.routing.cost_options import RUNNING_MAX, CostOptions
 from policies.routing.cost_route import CostRoute
 from policies.routing.estimate import AWAY_RISK
+from policies.routing.memory_price import CROWDED
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, RouteQuery
 from policies.routing.stable_random import two_distinct
 from policies.routing.wanted_copies import WantedCopy, copy_terms, wanted_copies
@@ -94,13 +94,13 @@ class Prefill(msgspec.Struct, frozen=True, gc=False):
     own_ms: float
 
 
-class Decoding(msgspec.Struct, frozen=True, gc=False):
-    """The effects of a worker's running streams and KV memory on a request's answer."""
+class MemoryUse(msgspec.Struct, frozen=True, gc=False):
+    """The KV memory of one worker: what a request pays for it and waits for it."""
 
-    decode_ms: float
+    memory_ms: float
     room_ms: float
-    running: float
-    """Of the open streams there, those that run."""
+    delayed_streams: float
+    """How many of the running streams count as delayed by a prefill."""
 
 
 class Charges(msgspec.Struct, frozen=True, gc=False):
@@ -134,9 +134,9 @@ class CostPolicy:
         price = compute_price(fleet, query.requests_waiting, options)
         wanted = wanted_copies(query, fleet) if query.shared and options.copy_share else ()
         prefills = self._prefills(query, candidates)
-        decodings = self._decodings(query, candidates, prefills)
-        charges = self._charges(candidates, prefills, decodings, price, wanted)
-        routes = self._routes(query, candidates, prefills, decodings, charges)
+        uses = self._memory_uses(query, candidates, prefills)
+        charges = self._charges(candidates, prefills, uses, price, wanted)
+        routes = self._routes(query, candidates, prefills, uses, charges)
         ranking = self._best_first(query, candidates, routes)
         if wanted:
             best = ranking[0]
@@ -175,48 +175,58 @@ class CostPolicy:
             prefills.append(Prefill(matched, off_gpu, wait, own))
         return prefills
 
-    def _decodings(
+    def _memory_uses(
         self, query: RouteQuery, candidates: Sequence[Candidate], prefills: Sequence[Prefill]
-    ) -> list[Decoding]:
-        """Return `decode`, `room` and the running streams of each worker; `room` is kv_wait_ms of estimate.py."""
+    ) -> list[MemoryUse]:
+        """Return `memory`, `room` and `delayed` on each worker.
+
+        These are memory_ms and delayed_streams of memory_price.py and kv_wait_ms of estimate.py, written out;
+        test_cost.py holds them equal.
+        """
         prompt_tokens, output_tokens = query.prompt_tokens, query.output_tokens
-        decode_full_ms = self.options.decode_weight * output_tokens * DECODE_SLOWDOWN_MS
-        decodings: list[Decoding] = []
+        weight = self.options.memory_weight
+        uses: list[MemoryUse] = []
         for candidate, prefill in zip(candidates, prefills, strict=True):
             worker = candidate.worker
             kv_tokens, kv_tokens_max = worker.kv_tokens, worker.kv_tokens_max
-            decode = room = 0.0
-            running: float = worker.streams
+            memory = room = 0.0
+            delayed: float = worker.streams
             if kv_tokens_max and kv_tokens:
                 full = kv_tokens / kv_tokens_max
                 if full > 1:
-                    running /= full
+                    delayed /= full
                     full = 1.0
-                decode = decode_full_ms * full
+                if delayed > RUNNING_MAX:
+                    delayed = RUNNING_MAX
+                if full < CROWDED:
+                    delayed *= full / CROWDED
                 tokens_new = prompt_tokens - prefill.matched_tokens + prefill.off_gpu_tokens
-                lacking = kv_tokens + (tokens_new if tokens_new > 1 else 1) + output_tokens - kv_tokens_max
+                tokens = (tokens_new if tokens_new > 1 else 1) + output_tokens
+                answer_ms = output_tokens * worker.speed.step_ms
+                memory = weight * full * full * tokens / kv_tokens_max * answer_ms
+                lacking = kv_tokens + tokens - kv_tokens_max
                 if lacking > 0:
-                    room = output_tokens * worker.speed.step_ms * lacking / kv_tokens
-            if running > RUNNING_MAX:
-                running = RUNNING_MAX
-            decodings.append(Decoding(decode, room, running))
-        return decodings
+                    room = answer_ms * lacking / kv_tokens
+            elif delayed > RUNNING_MAX:
+                delayed = RUNNING_MAX
+            uses.append(MemoryUse(memory, room, delayed))
+        return uses
 
     def _charges(
         self,
         candidates: Sequence[Candidate],
         prefills: Sequence[Prefill],
-        decodings: Sequence[Decoding],
+        uses: Sequence[MemoryUse],
         price: ComputePrice,
         wanted: Sequence[WantedCopy],
     ) -> list[Charges]:
         """Return `price`, `harm` and `copy` on each worker."""
         options = self.options
         charges: list[Charges] = []
-        for candidate, prefill, decoding in zip(candidates, prefills, decodings, strict=True):
+        for candidate, prefill, use in zip(candidates, prefills, uses, strict=True):
             worker = candidate.worker
             streams, ms_per_token = worker.streams, worker.speed.ms_per_token
-            compute, harm = price.of_fleet, options.harm * decoding.running
+            compute, harm = price.of_fleet, options.harm * use.delayed_streams
             lacking_streams = 0.0 if worker.away_tokens else price.light_share / ms_per_token - streams
             if lacking_streams > 0:
                 # As ComputePrice.on, written out; `light` is the sum below.
@@ -242,7 +252,7 @@ class CostPolicy:
         query: RouteQuery,
         candidates: Sequence[Candidate],
         prefills: Sequence[Prefill],
-        decodings: Sequence[Decoding],
+        uses: Sequence[MemoryUse],
         charges: Sequence[Charges],
     ) -> list[CostRoute]:
         """Return the route to each worker, with the sum of all terms."""
@@ -250,24 +260,22 @@ class CostPolicy:
         if query.session is not None and options.stay:
             # A session's worker is the one that holds its longest prefix.
             home = max(map(MATCHED_TOKENS, prefills))
-        for candidate, prefill, decoding, charge in zip(
-            candidates, prefills, decodings, charges, strict=True
-        ):
+        for candidate, prefill, use, charge in zip(candidates, prefills, uses, charges, strict=True):
             worker, wait, own = candidate.worker, prefill.wait_ms, prefill.own_ms
             price, harm, copy = charge.price_ms, charge.harm_ms, charge.copy_ms
             age, start = worker.age_seconds, 0.0
             if age is not None and age < options.slow_start_seconds:
                 start = (wait + own + copy) * options.slow_start * (1 - age / options.slow_start_seconds)
             stay = 1 - options.stay if home and prefill.matched_tokens == home else 1.0
-            decode, room = decoding.decode_ms, decoding.room_ms
+            memory, room = use.memory_ms, use.room_ms
             routes.append(
                 CostRoute(
                     worker=worker.id,
-                    cost_ms=(wait + own + price + harm + decode + room + copy + start) * stay,
+                    cost_ms=(wait + own + price + harm + memory + room + copy + start) * stay,
                     matched_tokens=prefill.matched_tokens,
                     ms_per_queued_token=worker.speed.ms_per_token,
                     computed_tokens=worker.tokens_computed,
-                    cost_terms=(wait, own, price, harm, decode, room, copy, start, stay),
+                    cost_terms=(wait, own, price, harm, memory, room, copy, start, stay),
                     prompt_tokens=query.prompt_tokens,
                     off_gpu_tokens=prefill.off_gpu_tokens,
                     doubted_tokens=candidate.doubted_tokens,

@@ -6,10 +6,6 @@ from msgspec import Meta
 
 from policies.routing.protocol import PolicyOptions
 
-DECODE_SLOWDOWN_MS = 54.0
-"""Milliseconds that a decode step gains between empty and full KV (8B-class model on one GPU; only the ranking
-matters)."""
-
 RUNNING_MAX = 256
 """Requests that a worker is assumed to run at a time, at most (vLLM's default); the others wait."""
 
@@ -27,9 +23,9 @@ class CostOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_field
     harm: Annotated[
         Weight, Meta(description="Weight of the delay that a prefill causes to each running stream.")
     ] = 0.02
-    decode_weight: Annotated[
-        Weight, Meta(description="Weight of decode steps that become slower as KV memory fills up.")
-    ] = 0.02
+    memory_weight: Annotated[
+        Weight, Meta(description="Weight of the KV memory that a request holds, where others may need it.")
+    ] = 20.0
     host_credit: Annotated[
         Share, Meta(description="Worth of a cached token in host memory; on the GPU it is 1.")
     ] = 0.75

@@ -12,7 +12,7 @@ class CostTerms(NamedTuple):
     own_ms: float
     price_ms: float
     harm_ms: float
-    decode_ms: float
+    memory_ms: float
     room_ms: float
     copy_ms: float
     """Below 0: what later requests with the same prefix save."""

@@ -5,8 +5,9 @@ from msgspec.structs import replace
 
 from policies.registry import routing_policy
 from policies.routing.compute_price import BACKLOG_MAX_MS, fleet_totals
-from policies.routing.cost_options import RUNNING_MAX
+from policies.routing.cost_options import RUNNING_MAX, CostOptions
 from policies.routing.estimate import kv_wait_ms, own_ms, uncached_tokens, wait_ms
+from policies.routing.memory_price import delayed_streams, memory_ms
 from policies.routing.protocol import Candidate
 from radix_cache.match import WorkerId
 from tests.unit.policies.routing.candidates import SPEED, aged, best, candidate, policy, query
@@ -114,8 +115,13 @@ def test_a_full_kv_costs_the_time_until_streams_have_made_room():
     full = {"kv_tokens": 100_000, "kv_tokens_max": 100_000, "streams": 10}
     free = {"kv_tokens": 50_000, "kv_tokens_max": 100_000, "streams": 10}
     # 4100 tokens come free in 82 ms; a prefix of 2000 saves 200.
-    assert best("cost", [candidate("a", matched=2000, **full), candidate("b", **free)], harm=0) == "a"
-    assert best("cost", [candidate("a", matched=200, **full), candidate("b", **free)], harm=0) == "b"
+    free_of_charge = {"harm": 0, "memory_weight": 0}
+    assert (
+        best("cost", [candidate("a", matched=2000, **full), candidate("b", **free)], **free_of_charge) == "a"
+    )
+    assert (
+        best("cost", [candidate("a", matched=200, **full), candidate("b", **free)], **free_of_charge) == "b"
+    )
 
 
 def test_a_worker_that_has_just_joined_is_dearer_and_that_fades():
@@ -224,6 +230,17 @@ def test_the_terms_that_policies_share_are_those_of_the_estimates(where, state, 
     assert route.terms.wait_ms == wait_ms(worker, uncached)
     assert route.terms.own_ms == own_ms(worker, uncached)
     assert route.terms.room_ms == kv_wait_ms(worker, tokens_new, 100)
+    kv_tokens, kv_tokens_max = worker.kv_tokens, worker.kv_tokens_max
+    assert route.terms.memory_ms == memory_ms(
+        CostOptions().memory_weight,
+        tokens_new=tokens_new - 100,
+        output_tokens=100,
+        step_ms=worker.speed.step_ms,
+        kv_tokens=kv_tokens,
+        kv_tokens_max=kv_tokens_max,
+    )
+    delayed = delayed_streams(worker.streams, kv_tokens, kv_tokens_max)
+    assert route.terms.harm_ms == route.terms.own_ms * (CostOptions().harm * delayed)
 
 
 def test_a_shortlist_with_the_sums_of_the_fleet_costs_as_the_whole_fleet_does():
