@@ -3,7 +3,7 @@
 Read protocol.py first (what a policy is given and returns), then estimate.py (terms that several policies
 share) and cost.py (the default policy: its formula, and one method for each group of terms). Its options are in
 cost_options.py, its routes in cost_route.py; compute_price.py says what a prefill costs other requests,
-memory_price.py what the KV memory of a request does, wanted_copies.py and copy_regrets.py when it makes one more copy
+memory_price.py what its KV memory costs them, wanted_copies.py and copy_regrets.py when it makes one more copy
 of a prefix.
 
 Other policies: chwbl, least_work, lmetric, p2c, round_robin, session. For all of them: disaggregation ranks pairs
