@@ -82,7 +82,7 @@ from policies.routing.estimate import AWAY_RISK
 from policies.routing.memory_price import CROWDED
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, RouteQuery
 from policies.routing.stable_random import two_distinct
-from policies.routing.wanted_copies import WantedCopy, copy_terms, wanted_copies
+from policies.routing.wanted_copies import WantedCopy, coming_tokens, copy_terms, wanted_copies
 
 
 class Prefill(msgspec.Struct, frozen=True, gc=False):
@@ -134,7 +134,7 @@ class CostPolicy:
         price = compute_price(fleet, query.requests_waiting, options)
         wanted = wanted_copies(query, fleet) if query.shared and options.copy_share else ()
         prefills = self._prefills(query, candidates)
-        uses = self._memory_uses(query, candidates, prefills)
+        uses = self._memory_uses(query, candidates, prefills, wanted)
         charges = self._charges(candidates, prefills, uses, price, wanted)
         routes = self._routes(query, candidates, prefills, uses, charges)
         ranking = self._best_first(query, candidates, routes)
@@ -176,7 +176,11 @@ class CostPolicy:
         return prefills
 
     def _memory_uses(
-        self, query: RouteQuery, candidates: Sequence[Candidate], prefills: Sequence[Prefill]
+        self,
+        query: RouteQuery,
+        candidates: Sequence[Candidate],
+        prefills: Sequence[Prefill],
+        wanted: Sequence[WantedCopy],
     ) -> list[MemoryUse]:
         """Return `memory`, `room` and `delayed` on each worker.
 
@@ -185,6 +189,7 @@ class CostPolicy:
         """
         prompt_tokens, output_tokens = query.prompt_tokens, query.output_tokens
         weight = self.options.memory_weight
+        coming = [part for part in wanted if part.coming]
         uses: list[MemoryUse] = []
         for candidate, prefill in zip(candidates, prefills, strict=True):
             worker = candidate.worker
@@ -203,7 +208,8 @@ class CostPolicy:
                 tokens_new = prompt_tokens - prefill.matched_tokens + prefill.off_gpu_tokens
                 tokens = (tokens_new if tokens_new > 1 else 1) + output_tokens
                 answer_ms = output_tokens * worker.speed.step_ms
-                memory = weight * full * full * tokens / kv_tokens_max * answer_ms
+                paid = tokens - coming_tokens(coming, prefill.matched_tokens) if coming else tokens
+                memory = weight * full * full * paid / kv_tokens_max * answer_ms
                 lacking = kv_tokens + tokens - kv_tokens_max
                 if lacking > 0:
                     room = answer_ms * lacking / kv_tokens
