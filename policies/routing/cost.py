@@ -82,7 +82,7 @@ from policies.routing.estimate import AWAY_RISK
 from policies.routing.memory_price import CROWDED
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, RouteQuery
 from policies.routing.stable_random import two_distinct
-from policies.routing.wanted_copies import WantedCopy, coming_tokens, copy_terms, wanted_copies
+from policies.routing.wanted_copies import WantedCopy, copy_terms, tokens_of_others, wanted_copies
 
 
 class Prefill(msgspec.Struct, frozen=True, gc=False):
@@ -208,7 +208,7 @@ class CostPolicy:
                 tokens_new = prompt_tokens - prefill.matched_tokens + prefill.off_gpu_tokens
                 tokens = (tokens_new if tokens_new > 1 else 1) + output_tokens
                 answer_ms = output_tokens * worker.speed.step_ms
-                paid = tokens - coming_tokens(coming, prefill.matched_tokens) if coming else tokens
+                paid = tokens - tokens_of_others(coming, prefill.matched_tokens) if coming else tokens
                 memory = weight * full * full * paid / kv_tokens_max * answer_ms
                 lacking = kv_tokens + tokens - kv_tokens_max
                 if lacking > 0:

@@ -16,7 +16,7 @@ These requests are the backlog, so it is no reason to leave other workers idle. 
     fee = min(price of compute, backlog of the worker / backlog_ms) + harm delayed (h + 1) / (c + h)
 
 in place of price and harm: the delay of the running streams is shared by all who wait for the part. It pays no
-harm where `share` is above 0, and nothing for the memory that it takes (memory_price.py), which they use together.
+harm where `share` is above 0, and for the memory that it takes (memory_price.py) by (h + 1) / (c + h), too.
 """
 
 from collections.abc import Sequence
@@ -65,9 +65,13 @@ def wanted_copies(query: RouteQuery, fleet: FleetTotals) -> list[WantedCopy]:
     return wanted
 
 
-def coming_tokens(coming: Sequence[WantedCopy], matched: int) -> int:
-    """Return how many tokens these coming parts have beyond the first `matched` tokens of the prompt."""
-    return sum(part.end - max(part.begin, matched) for part in coming if part.end > matched)
+def tokens_of_others(coming: Sequence[WantedCopy], matched: int) -> float:
+    """Return how many tokens of these coming parts, beyond the first `matched` ones, others pay the memory of."""
+    return sum(
+        (part.end - max(part.begin, matched)) * part.requests / (part.requests + part.holders + 1)
+        for part in coming
+        if part.end > matched
+    )
 
 
 def copy_terms(

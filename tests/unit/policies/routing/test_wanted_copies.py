@@ -91,13 +91,16 @@ def test_a_copy_of_a_coming_prefix_pays_for_the_backlog_of_its_worker_and_never_
     assert paid.price_ms + paid.harm_ms <= at_most.price_ms + at_most.harm_ms
 
 
-def test_a_copy_of_a_coming_prefix_pays_nothing_for_memory():
+def test_the_memory_of_a_coming_prefix_is_paid_by_all_who_wait_for_it():
     state = {"streams": 8, "kv_tokens": 80_000, "kv_tokens_max": 100_000}
     fleet = [candidate("a", matched=3900, **state), candidate("b", **state)]
     coming = replace(query(), shared=[SharedPrefix(3900, 8, 1, 0.0, False)])
     computed = replace(coming, shared=[SharedPrefix(3900, 8, 1)])
-    assert terms_of("b", fleet, coming).memory_ms == terms_of("a", fleet, coming).memory_ms > 0
-    assert terms_of("b", fleet, computed).memory_ms > 10 * terms_of("a", fleet, computed).memory_ms
+    held, shared, whole = (
+        terms_of(name, fleet, asked).memory_ms
+        for name, asked in (("a", coming), ("b", coming), ("b", computed))
+    )
+    assert shared - held == pytest.approx((whole - held) * 2 / 10)
 
 
 def test_the_more_requests_wait_for_a_coming_prefix_the_less_harm_each_pays_for_its_copy():
