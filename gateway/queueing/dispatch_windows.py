@@ -86,6 +86,25 @@ class DispatchWindows:
         ):
             self._kept.clear()  # Of other models, too: they may share workers with this one.
 
+    def note_turn(
+        self,
+        model: str,
+        target_seconds: float,
+        tenant: str,
+        *,
+        tokens: int,
+        crowds: bool,
+        flood: WaitingTotals = NONE_WAITING,
+    ) -> None:
+        """Note that a request of this tenant had its turn after a wait.
+
+        `crowds`: more requests of the tenant wait. The others are as in note_request.
+        """
+        if self._in_sight.see_turn(
+            model, target_seconds, tenant, self._clock(), tokens=tokens, crowds=crowds, flood=flood
+        ):
+            self._kept.clear()
+
     def work_share(self, model: str, tenant: str) -> float:
         """Return a tenant's share of the recent work for this model; 0 if no other tenant is in sight."""
         return self._in_sight.work_share(model, tenant, self._clock())

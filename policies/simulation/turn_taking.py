@@ -253,7 +253,20 @@ class TurnTaking:
             number, route = found
             queue.take()
             self._vain_looks.pop(number, None)
+            self._see_turn(number, queue, now)
             self._dispatching.send(number, route, now)
+
+    def _see_turn(self, number: int, queue: TurnQueue, now: float) -> None:
+        request, service_class, _ = self._of[number]
+        self._in_sight.see_turn(
+            MODEL,
+            service_class.ttft_seconds,
+            request.tenant,
+            now,
+            tokens=self._dispatching.tokens(number)[0],
+            crowds=queue.waiting_of(request.tenant) > 0,
+            flood=queue.flood_of(request.tenant),
+        )
 
     def _search(
         self, queue: TurnQueue, passed_over: PassedOver, closed: ClosedWorkers, now: float

@@ -203,6 +203,15 @@ class WorkerAcquisition:
                 self._begin_to_wait(pending, decision)
                 ticket = self.own_turns.await_worker(pending, decision.routes)
                 placement = await self._wait_for_own_turn(pending, room, ticket)
+        if pending.waits:
+            self._window.of_all_gateways.note_turn(
+                pending.ctx.model.name,
+                pending.service_class.ttft_seconds,
+                tenant,
+                tokens=ticket.uncached_tokens,
+                crowds=tenant in room.tenants,
+                flood=room.flood_of(tenant),
+            )
         pending.charged_units = pending.ticket.cost
         return placement
 
