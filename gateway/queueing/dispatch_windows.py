@@ -134,13 +134,16 @@ class DispatchWindows:
     ) -> FilledWorkers | None:
         """Return which workers of the model are filled: by classes or, while one is in sight, beside tenants.
 
-        None are filled by classes unless each says how many slots it has. `models`: those that share the workers.
+        None are filled by classes unless each says how many slots it has, and none for a tenant that is alone.
+        `models`: those that share the workers.
         """
         workers = self._fleet.serving(model)
         if self._queue is None or not demand or any(one.disaggregation for one in workers):
             return None
         gateways = self._queue.gateways
         if len(demand) == 1:
+            if not self._in_sight.has_several_tenants(models, self._clock()):
+                return None
             much = much_demand(len(workers), ms_per_token=ms_per_token) / gateways
             tokens, squares = self._in_sight.demand_of_others(models, much, self._clock())
             return filled_beside_tenants(

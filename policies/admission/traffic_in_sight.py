@@ -219,6 +219,13 @@ class TrafficInSight:
             others |= of.others.in_sight(now)
         return bool(others - crowding) and of_crowding > CROWDING_SHARE * in_all
 
+    def has_several_tenants(self, models: Iterable[str], now: float) -> bool:
+        """Return whether a tenant that does not crowd is in sight, and another one."""
+        seen = [found for model in models if (found := self._seen.get(model)) is not None]
+        others = set[str]().union(*(of.others.in_sight(now) for of in seen))
+        crowding = set[str]().union(*(of.work.crowding for of in seen))
+        return bool(others - crowding) and len(others | crowding) > 1
+
     def work_share(self, model: str, tenant: str, now: float) -> float:
         """Return a tenant's share of the recent work for this model; 0 if no other tenant is in sight."""
         seen = self._seen.get(model)

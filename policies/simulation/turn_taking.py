@@ -402,6 +402,8 @@ class TurnTaking:
             return None
         if len(demand) > 1:
             return filled_workers(demand, workers, ms_per_token=ms_per_token, tokens_max=tokens_max)
+        if not self._in_sight.has_several_tenants((MODEL,), now):
+            return None
         return filled_beside_tenants(
             self._in_sight.demand_of_others(
                 (MODEL,), much_demand(len(workers), ms_per_token=ms_per_token), now

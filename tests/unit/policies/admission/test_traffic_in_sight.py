@@ -77,6 +77,16 @@ def test_the_last_turn_of_a_burst_leaves_none_that_crowds(traffic, see):
     assert not traffic.contended(("m",), 0.1)
 
 
+def test_a_tenant_whose_requests_wait_is_alone_once_others_are_out_of_sight(traffic, see):
+    see("a", 0.0, crowds=False)
+    assert not traffic.has_several_tenants(("m",), 0.0)
+    see("b", 0.0, crowds=False)
+    assert traffic.has_several_tenants(("m",), 0.0)
+    see("b", 0.1, crowds=True)
+    assert traffic.has_several_tenants(("m",), 0.1)
+    assert not traffic.has_several_tenants(("m", "n"), 0.1 + SIGHT_SECONDS)
+
+
 def test_a_class_whose_requests_wait_is_in_sight_though_nothing_more_comes_of_it(traffic, see):
     traffic.see("m", 2.0, "batch", 0.0, tokens=9000, crowds=False)
     assert traffic.see_turn("m", 2.0, "batch", 1.0 + SIGHT_SECONDS, tokens=9000, crowds=True)
