@@ -134,22 +134,21 @@ class RecentWork:
     def demand_of_others(self, much: float, now: float) -> tuple[float, float]:
         """Return the tokens and squares that come in a second of tenants that do not crowd: see TenantDemand.
 
-        A tenant that has crowded with much of the work is none of them for CROWDED_SECONDS, if more than `much`
-        tokens of it come in a second: one that asks for less waits as the others do.
+        A tenant that has crowded with much of the work is none of them for CROWDED_SECONDS, and neither are the
+        CROWDING_MAX with the most work of those that crowd, if more than `much` tokens of it come in a second: one
+        that asks for less waits as the others do.
         """
         if now - self._began_at > PART_SECONDS:
             self._begin_part(now)
         seconds = now - self._began_at + (PART_SECONDS if self._before.tokens else 0.0)
-        crowd = [
+        crowd = {tenant for tenant, at in self._crowded_at.items() if now - at <= CROWDED_SECONDS}
+        crowd.update(nlargest(CROWDING_MAX, self.crowding, key=lambda tenant: self.of_tenant(tenant, now)[0]))
+        return self._demand.without(
             tenant
-            for tenant, at in self._crowded_at.items()
-            if now - at <= CROWDED_SECONDS
-            and (
-                self.of_tenant(tenant, now)[0] > much * seconds
-                or self._demand.tokens_per_second(tenant) > much
-            )
-        ]
-        return self._demand.without(crowd)
+            for tenant in crowd
+            if self.of_tenant(tenant, now)[0] > much * seconds
+            or self._demand.tokens_per_second(tenant) > much
+        )
 
     def _begin_part(self, now: float) -> None:
         self._demand.count(self._now.came, self._now.squares, now)
