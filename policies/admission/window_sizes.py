@@ -39,9 +39,9 @@ CONTENDED_SHARE = 0.2
 FLOODED_SHARE = 0.1
 """In place of CONTENDED_SHARE, beside a standing flood of prompts that fill an engine's step by themselves."""
 
-OPEN_BESIDE_CROWD = 0.085
-"""What a tenant that crowds has ahead of an open worker at most, as a share of the TTFT target, and so has a tenant
-with most of the recent work before a crowd is one. A standing flood of long prompts gets less."""
+OPEN_BESIDE_CROWD, OPEN_BEFORE_CROWD = 0.085, 0.2
+"""What a tenant has ahead of an open worker at most, as shares of the TTFT target: one that crowds and fills the
+others, where a standing flood of long prompts gets less; and before it crowds, one with most of the recent work."""
 
 SHORT_TOKENS = 4096
 """Uncached tokens, in the mean of a flood's waiting prompts, up to which an engine's step needs several of them."""
@@ -74,7 +74,9 @@ def dispatch_window(
     tightest = min(targets, default=batch_seconds)
     tokens = 1000 * tightest / ms_per_token
     if len(targets) < 2 and filled is not None:
-        share = OPEN_BESIDE_CROWD * _of_short_prompts(flood, tokens_max)
+        share = (
+            OPEN_BEFORE_CROWD if not contended else OPEN_BESIDE_CROWD * _of_short_prompts(flood, tokens_max)
+        )
         filled = replace(filled, open_tokens=int(share * tokens)) if tightest < batch_seconds else None
     if not targets or (len(targets) == 1 and not contended):
         over_max = passed_over_max(workers, awaits_one=True)

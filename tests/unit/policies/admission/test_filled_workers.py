@@ -213,7 +213,7 @@ def test_before_any_request_waits_a_tenant_with_most_of_the_work_is_held_back_on
     found = beside_tenants(contended=False)
     assert found.is_patient(CHAT, work_share=0.6)
     assert not found.is_patient(CHAT, work_share=0.4)
-    assert found.tokens("a", is_narrow=False, patient=True) == int(0.085 * 500 / 0.02)
+    assert found.tokens("a", is_narrow=False, patient=True) == int(0.2 * 500 / 0.02)
     assert found.tokens("b", is_narrow=False, patient=True) == found.wide == 16_384
     assert found.taken_by(9000, is_narrow=False, patient=True) == 1
 
