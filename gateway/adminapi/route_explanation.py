@@ -242,7 +242,7 @@ def _waits_because(
 
 def _kept_because(window: DispatchWindow, *, patient: bool) -> str:
     """Return why a request may not wait for a worker that is open, or filled, for others."""
-    if window.contended and not window.counts_own:
+    if window.filled is not None and window.filled.open_tokens is not None:
         return "kept for other tenants" if patient else "kept for shorter prompts"
     return "kept for more urgent requests" if patient else "filled by less urgent requests"
 

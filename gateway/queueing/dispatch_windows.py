@@ -86,6 +86,25 @@ class DispatchWindows:
         ):
             self._kept.clear()  # Of other models, too: they may share workers with this one.
 
+    def note_turn(
+        self,
+        model: str,
+        target_seconds: float,
+        tenant: str,
+        *,
+        tokens: int,
+        crowds: bool,
+        flood: WaitingTotals = NONE_WAITING,
+    ) -> None:
+        """Note that a request of this tenant had its turn after a wait.
+
+        `crowds`: more requests of the tenant wait. The others are as in note_request.
+        """
+        if self._in_sight.see_turn(
+            model, target_seconds, tenant, self._clock(), tokens=tokens, crowds=crowds, flood=flood
+        ):
+            self._kept.clear()
+
     def work_share(self, model: str, tenant: str) -> float:
         """Return a tenant's share of the recent work for this model; 0 if no other tenant is in sight."""
         return self._in_sight.work_share(model, tenant, self._clock())
@@ -115,13 +134,16 @@ class DispatchWindows:
     ) -> FilledWorkers | None:
         """Return which workers of the model are filled: by classes or, while one is in sight, beside tenants.
 
-        None are filled by classes unless each says how many slots it has. `models`: those that share the workers.
+        None are filled by classes unless each says how many slots it has, and none for a tenant that is alone.
+        `models`: those that share the workers.
         """
         workers = self._fleet.serving(model)
         if self._queue is None or not demand or any(one.disaggregation for one in workers):
             return None
         gateways = self._queue.gateways
         if len(demand) == 1:
+            if not self._in_sight.has_several_tenants(models, self._clock()):
+                return None
             much = much_demand(len(workers), ms_per_token=ms_per_token) / gateways
             tokens, squares = self._in_sight.demand_of_others(models, much, self._clock())
             return filled_beside_tenants(

@@ -83,13 +83,20 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
         Requests of patient classes go to open workers if they are short, and those of urgent classes to filled
         ones if more of the prompt is cached there. Beside tenants that crowd, short prompts of these go to open
-        workers, and of others all that are no longer than the window. Without any choice all are allowed.
+        workers, and of others all that are no longer than the window. Before a crowd is one, long prompts of a
+        tenant with most of the recent work go to open workers only if more of them is cached there: the first ones
+        of a flood find all workers idle. Without any choice all are allowed.
         """
         filled = self.filled
-        if filled is None or not (self.contended or self.counts_own):
+        if filled is None or not (patient or self.contended or self.counts_own):
             return [True] * len(asked)
         if filled.open_tokens is not None:
-            longest = filled.open_tokens if patient else self.wide
+            longest: float = filled.open_tokens if patient else self.wide
+            if not self.contended:
+                elsewhere = min(
+                    (tokens for worker, tokens in asked if worker > filled.last_open), default=inf
+                )
+                longest = max(longest, elsewhere - 1)
             found = [worker > filled.last_open or tokens <= longest for worker, tokens in asked]
             return found if any(found) else [True] * len(asked)
         least = min((tokens for worker, tokens in asked if worker <= filled.last_open), default=inf)

@@ -10,11 +10,12 @@ PATIENT_TARGETS times the tightest one. So many workers stay open that the promp
 OPEN_LOAD of their time; with one worker, or too little room, none is filled. The more of it they take, the narrower
 is the window of other classes there, since urgent requests come in bursts.
 
-Beside tenants that crowd, with requests of one class, it is the same: at most a quarter of the workers stay open to
-the others, as many as these need to wait for each other little (OPEN_WAIT_SHARE). The crowd fills the rest as if it
-were alone, in full steps, and of its prompts open workers compute short ones alone. Where the others need more, or
-there are less than four workers, all workers have narrow windows. Before a crowd is one, a tenant with most of the
-recent work has no more than a narrow window ahead of open workers.
+Beside tenants that crowd, with requests of one class, it is the same: at most a quarter of the workers stay open
+to the others, as many as these need to wait for each other little (OPEN_WAIT_SHARE). The crowd fills the rest as
+if it were alone, in full steps, and of its prompts open workers compute short ones alone. Where the others need
+more, or there are less than four workers, all workers have narrow windows. Before a crowd is one, it is the same
+for a tenant with most of the recent work, but prompts that are cached there may go to an open worker: the first
+ones of a flood find all workers idle, and a long one would hold up an open worker for its whole length.
 
 Batch work leaves a part of an engine's slots, the requests that it runs at a time, to other classes, and so does a
 tenant that crowds to other tenants (dispatch_window.py): an engine with long answers in all of its slots begins no

@@ -2,6 +2,9 @@
 
     |-- the part before --|-- the part under way --> now       each lasts PART_SECONDS
 
+A tenant's work is what came of it or, if that is more, what had its turn after a wait: of a burst nothing comes
+while it waits.
+
 Which tenants crowd says traffic_in_sight.py. What others would gain, if it were held back, is
 its share of all work: a tenant with a quarter of it that waits near saturation delays others little, a flood delays
 them much. A flood is of few tenants. Where it takes many to make up most of the work, the fleet is near saturation:
@@ -30,19 +33,51 @@ CROWDING_MAX = 2
 
 
 class WorkPart:
-    """The work that came in one part of the time, in uncached prompt tokens."""
+    """The work of one part of the time, in uncached prompt tokens."""
 
-    __slots__ = ("of_tenants", "squares", "tokens")
+    __slots__ = ("came", "had_turns", "squares", "tokens")
 
     def __init__(self) -> None:
         self.tokens = 0
-        self.of_tenants: dict[str, int] = {}
+        """The work of all tenants."""
+        self.came: dict[str, int] = {}
         self.squares: dict[str, int] = {}
-        """Of each tenant, the sum of the squares of its prompts' tokens."""
+        """Of each tenant, the sum of the squares of the tokens of the prompts that came."""
+        self.had_turns: dict[str, int] = {}
+
+    def of_tenant(self, tenant: str) -> int:
+        """Return the work of a tenant."""
+        came, had_turns = self.came.get(tenant, 0), self.had_turns.get(tenant, 0)
+        return came if came > had_turns else had_turns
+
+    def comes(self, tenant: str, tokens: int) -> bool:
+        """Count a request that came; return whether its tenant is told apart."""
+        came, before = self.came, self.came.get(tenant)
+        if before is None:
+            if len(came) >= TENANTS_MAX:
+                self.tokens += tokens
+                return False
+            before = 0
+        came[tenant] = before + tokens
+        self.squares[tenant] = self.squares.get(tenant, 0) + tokens * tokens
+        had_turns = self.had_turns.get(tenant, 0) if self.had_turns else 0
+        self.tokens += max(0, before + tokens - max(before, had_turns))
+        return True
+
+    def has_turn(self, tenant: str, tokens: int) -> bool:
+        """Count a request that has its turn after a wait; return whether its tenant is told apart."""
+        turns, before = self.had_turns, self.had_turns.get(tenant)
+        if before is None:
+            if len(turns) >= TENANTS_MAX:
+                return False
+            before = 0
+        turns[tenant] = before + tokens
+        self.tokens += max(0, before + tokens - max(before, self.came.get(tenant, 0)))
+        return True
 
 
 class RecentWork:
-    """The work that came in the last seconds. Times are seconds on any clock; `now`: when the first work comes."""
+    """The work of the last seconds. Times are seconds on any clock; `now`: when the first work comes."""
 
     __slots__ = ("_before", "_began_at", "_crowded_at", "_demand", "_now", "crowding")
 
@@ -53,70 +88,73 @@ class RecentWork:
         self._crowded_at: dict[str, float] = {}
         """When each tenant last crowded others out with much of the work."""
         self.crowding: set[str] = set()
-        """Tenants that crowded others out with their last request."""
+        """Tenants that crowded others out with their last request, or the last one that had its turn."""
 
     def add(self, tenant: str, tokens: int, now: float, *, crowds: bool) -> None:
         """Count a request of a tenant; `crowds`: the tenant crowds others out."""
         if now - self._began_at > PART_SECONDS:
             self._begin_part(now)
-        part = self._now
-        part.tokens += tokens
-        of_tenants = part.of_tenants
-        if tenant in of_tenants or len(of_tenants) < TENANTS_MAX:
-            of_tenants[tenant] = of_tenants.get(tenant, 0) + tokens
-            part.squares[tenant] = part.squares.get(tenant, 0) + tokens * tokens
+        if self._now.comes(tenant, tokens):
             if crowds:
-                self.crowding.add(tenant)
-                own, in_all = self.of_tenant(tenant, now)
-                if own > CROWDING_SHARE / CROWDING_MAX * in_all:
-                    self._crowded_at[tenant] = now
+                self._crowd(tenant, now)
             elif self.crowding:
                 self.crowding.discard(tenant)
 
+    def add_turn(self, tenant: str, tokens: int, now: float) -> None:
+        """Count a request of a tenant that has its turn after a wait, while more of it wait."""
+        if now - self._began_at > PART_SECONDS:
+            self._begin_part(now)
+        if self._now.has_turn(tenant, tokens):
+            self._crowd(tenant, now)
+
+    def _crowd(self, tenant: str, now: float) -> None:
+        self.crowding.add(tenant)
+        own, in_all = self.of_tenant(tenant, now)
+        if own > CROWDING_SHARE / CROWDING_MAX * in_all:
+            self._crowded_at[tenant] = now
+
     def of_tenant(self, tenant: str, now: float) -> tuple[int, int]:
-        """Return the uncached prompt tokens that came of this tenant, and those that came in all."""
+        """Return the work of this tenant, and that of all."""
         if now - self._began_at > PART_SECONDS:
             self._begin_part(now)
         before, since = self._before, self._now
-        own = before.of_tenants.get(tenant, 0) + since.of_tenants.get(tenant, 0)
-        return own, before.tokens + since.tokens
+        return before.of_tenant(tenant) + since.of_tenant(tenant), before.tokens + since.tokens
 
     def tokens(self, now: float) -> tuple[int, int]:
-        """Return the uncached prompt tokens that came of tenants that crowd, and those that came in all.
+        """Return the work of tenants that crowd, and that of all.
 
         Of tenants that crowd, CROWDING_MAX are counted.
         """
         if now - self._began_at > PART_SECONDS:
             self._begin_part(now)
         parts = (self._before, self._now)
-        of_each = (sum(part.of_tenants.get(tenant, 0) for part in parts) for tenant in self.crowding)
+        of_each = (sum(part.of_tenant(tenant) for part in parts) for tenant in self.crowding)
         return sum(nlargest(CROWDING_MAX, of_each)), self._before.tokens + self._now.tokens
 
     def demand_of_others(self, much: float, now: float) -> tuple[float, float]:
         """Return the tokens and squares that come in a second of tenants that do not crowd: see TenantDemand.
 
-        A tenant that has crowded with much of the work is none of them for CROWDED_SECONDS, if more than `much`
-        tokens of it come in a second: one that asks for less waits as the others do.
+        A tenant that has crowded with much of the work is none of them for CROWDED_SECONDS, and neither are the
+        CROWDING_MAX with the most work of those that crowd, if more than `much` tokens of it come in a second: one
+        that asks for less waits as the others do.
         """
         if now - self._began_at > PART_SECONDS:
             self._begin_part(now)
         seconds = now - self._began_at + (PART_SECONDS if self._before.tokens else 0.0)
-        crowd = [
+        crowd = {tenant for tenant, at in self._crowded_at.items() if now - at <= CROWDED_SECONDS}
+        crowd.update(nlargest(CROWDING_MAX, self.crowding, key=lambda tenant: self.of_tenant(tenant, now)[0]))
+        return self._demand.without(
             tenant
-            for tenant, at in self._crowded_at.items()
-            if now - at <= CROWDED_SECONDS
-            and (
-                self.of_tenant(tenant, now)[0] > much * seconds
-                or self._demand.tokens_per_second(tenant) > much
-            )
-        ]
-        return self._demand.without(crowd)
+            for tenant in crowd
+            if self.of_tenant(tenant, now)[0] > much * seconds
+            or self._demand.tokens_per_second(tenant) > much
+        )
 
     def _begin_part(self, now: float) -> None:
-        self._demand.count(self._now.of_tenants, self._now.squares, now)
+        self._demand.count(self._now.came, self._now.squares, now)
         self._crowded_at = {
             tenant: at for tenant, at in self._crowded_at.items() if now - at <= CROWDED_SECONDS
         }
         self._before = self._now if now - self._began_at <= 2 * PART_SECONDS else WorkPart()
         self._now, self._began_at = WorkPart(), now
-        self.crowding &= self._before.of_tenants.keys()
+        self.crowding &= self._before.came.keys() | self._before.had_turns.keys()

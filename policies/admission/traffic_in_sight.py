@@ -1,8 +1,9 @@
 """Recent traffic: the service classes and tenants of the latest requests, for which the dispatch window is set.
 
-A tenant crowds if it had requests waiting when its last one came. So does a tenant that has more than a quarter of
-the work of the last seconds, if its last prompt is longer than the widest window: a few such prompts hold all
-engines before any request waits. Tenants contend if those that crowd have most of the work of the last seconds
+A tenant crowds if it had requests waiting when its last one came, or when the last one that waited had its turn:
+what waits is in sight, also when nothing more comes of it. So does a tenant that has more than a quarter of the
+work of the last seconds, if its last prompt is longer than the widest window: a few such prompts hold all engines
+before any request waits. Tenants contend if those that crowd have most of the work of the last seconds
 (recent_work.py), while another one does not crowd.
 """
 
@@ -94,6 +95,22 @@ class SeenRequests:
         self.flood_since = self.flood_at = -SIGHT_SECONDS
         """When the first and the last request of such a tenant came, without a break."""
 
+    def note_flood(self, flood: WaitingTotals, now: float) -> None:
+        """Note what waits of a tenant that has most of all waiting requests, if it is one."""
+        if flood.requests:
+            if now - self.flood_at > STANDING_SECONDS:
+                self.flood_since = now
+            self.flood, self.flood_at = flood, now
+
+    def note_class(self, target_seconds: float, tokens: int, now: float) -> bool:
+        """Note so many tokens of a class with this TTFT target; return whether the class comes into sight."""
+        of_class = self.classes.get(target_seconds)
+        comes = of_class is None or now - of_class.last_at > SIGHT_SECONDS
+        if of_class is None or comes:
+            of_class = self.classes[target_seconds] = ClassInSight(now)
+        of_class.add(tokens, now)
+        return comes
+
     def has_much_work(self, tenant: str, tokens: int, now: float) -> bool:
         """Return whether a tenant has its part of the work of a crowd, a request of so many tokens included.
 
@@ -130,10 +147,7 @@ class TrafficInSight:
         seen = self._seen.get(model)
         if seen is None:
             seen = self._seen[model] = SeenRequests(now)
-        if flood.requests:
-            if now - seen.flood_at > STANDING_SECONDS:
-                seen.flood_since = now
-            seen.flood, seen.flood_at = flood, now
+        seen.note_flood(flood, now)
         if window_tokens is not None and tokens > window_tokens:
             crowds = crowds or seen.has_much_work(tenant, tokens, now)
         seen.work.add(tenant, tokens, now, crowds=crowds)
@@ -141,12 +155,31 @@ class TrafficInSight:
             seen.others.forget(tenant)
         else:
             seen.others.note(tenant, now)
-        of_class = seen.classes.get(target_seconds)
-        comes = of_class is None or now - of_class.last_at > SIGHT_SECONDS
-        if of_class is None or comes:
-            of_class = seen.classes[target_seconds] = ClassInSight(now)
-        of_class.add(tokens, now)
-        return comes
+        return seen.note_class(target_seconds, tokens, now)
+
+    def see_turn(
+        self,
+        model: str,
+        target_seconds: float,
+        tenant: str,
+        now: float,
+        *,
+        tokens: int,
+        crowds: bool,
+        flood: WaitingTotals = NONE_WAITING,
+    ) -> bool:
+        """Note that a request had its turn after a wait; return whether its class comes into sight again.
+
+        `crowds`: more requests of its tenant wait. The others are as in `see`.
+        """
+        seen = self._seen.get(model)
+        if seen is None:
+            seen = self._seen[model] = SeenRequests(now)
+        seen.note_flood(flood, now)
+        if crowds:
+            seen.work.add_turn(tenant, tokens, now)
+            seen.others.forget(tenant)
+        return seen.note_class(target_seconds, 0, now)
 
     def demand(self, models: Iterable[str], now: float) -> dict[float, float]:
         """Return the classes in sight of these models; drop what is out of sight.
@@ -185,6 +218,13 @@ class TrafficInSight:
             crowding |= of.work.crowding
             others |= of.others.in_sight(now)
         return bool(others - crowding) and of_crowding > CROWDING_SHARE * in_all
+
+    def has_several_tenants(self, models: Iterable[str], now: float) -> bool:
+        """Return whether a tenant that does not crowd is in sight, and another one."""
+        seen = [found for model in models if (found := self._seen.get(model)) is not None]
+        others = set[str]().union(*(of.others.in_sight(now) for of in seen))
+        crowding = set[str]().union(*(of.work.crowding for of in seen))
+        return bool(others - crowding) and len(others | crowding) > 1
 
     def work_share(self, model: str, tenant: str, now: float) -> float:
         """Return a tenant's share of the recent work for this model; 0 if no other tenant is in sight."""

@@ -50,7 +50,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     target_seconds: float = 0.0
     """The TTFT target of its class."""
     work_share: float = 0.0
-    """Its tenant's share of the work of the last seconds before it came; 0: it was the only one in sight."""
+    """Its tenant's share of the work of the last seconds, with it; 0: its tenant was the only one in sight."""
     worker: str = ""
     """The worker that holds most of the prompt."""
     awaits: str = ""

@@ -7,5 +7,5 @@ workloads generates traces, with the lengths of class_lengths. turn_queue, turn_
 tenants_by_tag let requests wait; queue_view is what the queue of several gateways knows, worker_speeds what a
 gateway learns of workers. known_blocks is the prefix index; index_events brings it the engines' events, timeline
 orders all that happens. cells and large_fleet simulate many gateways and workers. contenders names all rules,
-baselines/ has those of other gateways, least_ttft a lower bound.
+baselines/ has those of other gateways, least_ttft and least_when_busy lower bounds.
 """

@@ -52,7 +52,7 @@ class TurnTerms:
     patient: bool = False
     """Whether its class fills the workers that urgent classes leave."""
     work_share: float = 0.0
-    """Its tenant's share of the work of the last seconds before it came; 0: it was the only one in sight."""
+    """Its tenant's share of the work of the last seconds, with it; 0: its tenant was the only one in sight."""
     ahead: bool = False
     """Whether its turn is too far ahead of other cells for a worker that is not idle."""
     due_at: float | None = None
@@ -158,9 +158,9 @@ class TurnTaking:
         self, number: int, request: TraceRequest, uncached_tokens: int, output_tokens: int, now: float
     ) -> None:
         """Send a request, let it wait, or refuse it. The tokens are those that its cost is estimated from."""
-        if number not in self._of:
-            work_share = self._in_sight.work_share(MODEL, request.tenant, now)
-            self._of[number] = request, class_of(request, self._classes) or CHAT, work_share
+        arrives = number not in self._of
+        if arrives:
+            self._of[number] = request, class_of(request, self._classes) or CHAT, 0.0
         service_class = self._of[number][1]
         queue = self._queue_of(number)
         crowds = queue.waiting_of(request.tenant) > 0
@@ -174,6 +174,9 @@ class TurnTaking:
             flood=queue.flood_of(request.tenant),
             window_tokens=self._window_tokens,
         )
+        if arrives:
+            work_share = self._in_sight.work_share(MODEL, request.tenant, now)
+            self._of[number] = request, service_class, work_share
         at_once = not len(queue) and (queue is self._interactive or not len(self._interactive))
         if at_once and queue.by_tag:
             self._await_worker(
@@ -250,7 +253,20 @@ class TurnTaking:
             number, route = found
             queue.take()
             self._vain_looks.pop(number, None)
+            self._see_turn(number, queue, now)
             self._dispatching.send(number, route, now)
+
+    def _see_turn(self, number: int, queue: TurnQueue, now: float) -> None:
+        request, service_class, _ = self._of[number]
+        self._in_sight.see_turn(
+            MODEL,
+            service_class.ttft_seconds,
+            request.tenant,
+            now,
+            tokens=self._dispatching.tokens(number)[0],
+            crowds=queue.waiting_of(request.tenant) > 0,
+            flood=queue.flood_of(request.tenant),
+        )
 
     def _search(
         self, queue: TurnQueue, passed_over: PassedOver, closed: ClosedWorkers, now: float
@@ -386,6 +402,8 @@ class TurnTaking:
             return None
         if len(demand) > 1:
             return filled_workers(demand, workers, ms_per_token=ms_per_token, tokens_max=tokens_max)
+        if not self._in_sight.has_several_tenants((MODEL,), now):
+            return None
         return filled_beside_tenants(
             self._in_sight.demand_of_others(
                 (MODEL,), much_demand(len(workers), ms_per_token=ms_per_token), now

@@ -121,10 +121,11 @@ class OwnTurnPlacements:
     def _routes_to_look_at(self, look: Look, routes: Ranking) -> Ranking:
         """Return the routes that are open to a request: all, those that its window allows, or the awaited one."""
         window = look.window
-        if window.filled is not None and (window.contended or window.counts_own):
-            return allowed_routes(routes, look.pending.prompt.prompt_tokens, window, patient=look.patient)
+        if window.filled is not None and (look.patient or window.contended or window.counts_own):
+            prompt_tokens = look.pending.prompt.prompt_tokens
+            routes = allowed_routes(routes, prompt_tokens, window, patient=look.patient)
         if look.closed is not None and look.hold is not None and window.awaits_one:
-            return self._awaited_route(look.pending, routes)
+            routes = self._awaited_route(look.pending, routes)
         return routes
 
     def _still_waits(self, pending: PendingRequest, closed: ClosedWorkers) -> bool:

@@ -165,9 +165,6 @@ class WorkerAcquisition:
         waits = bool(room.waiters.by_number) and not shared and self._waits_whatever_the_ranking(pending)
         decision = self._ranking.rank(pending, known_only=waits)
         asked = queued_request(pending, decision.routes, decision.query.shared)
-        work_share = self._window.of_all_gateways.work_share(pending.ctx.model.name, tenant)
-        if work_share:
-            asked = msgspec.structs.replace(asked, work_share=work_share)
         self._window.of_all_gateways.note_request(
             pending.ctx.model.name,
             pending.service_class.ttft_seconds,
@@ -176,6 +173,9 @@ class WorkerAcquisition:
             crowds=tenant in room.tenants,
             flood=room.flood_of(tenant) if room.tenants else NONE_WAITING,
         )
+        work_share = self._window.of_all_gateways.work_share(pending.ctx.model.name, tenant)
+        if work_share:
+            asked = msgspec.structs.replace(asked, work_share=work_share)
 
         # Make room for an urgent request by preemption; refuse one that would miss its target all the same.
         preempts = (
@@ -203,6 +203,15 @@ class WorkerAcquisition:
                 self._begin_to_wait(pending, decision)
                 ticket = self.own_turns.await_worker(pending, decision.routes)
                 placement = await self._wait_for_own_turn(pending, room, ticket)
+        if pending.waits:
+            self._window.of_all_gateways.note_turn(
+                pending.ctx.model.name,
+                pending.service_class.ttft_seconds,
+                tenant,
+                tokens=ticket.uncached_tokens,
+                crowds=tenant in room.tenants,
+                flood=room.flood_of(tenant),
+            )
         pending.charged_units = pending.ticket.cost
         return placement
 

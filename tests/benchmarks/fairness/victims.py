@@ -3,6 +3,9 @@
 The victims alone, and the whole mix, are sent at the same time to two deployments, so that a busy machine disturbs
 both alike: what counts is the ratio. Engines, traffic and targets are SLOWER times as slow as in the simulated
 mixes, in the simulation of this table too. Prompts are token ids, so that encoding them does not take the CPU.
+
+The row `bound` is what no gateway can pass that keeps all workers busy while requests wait
+(policies/simulation/least_when_busy.py). Ours may, since it keeps a worker open beside a flood.
 """
 
 import asyncio
@@ -26,6 +29,7 @@ from policies.service_class import CHAT
 from policies.simulation.contenders import contender
 from policies.simulation.engines.step_time import StepTime
 from policies.simulation.known_blocks import BlockPaths
+from policies.simulation.least_when_busy import least_ttft_when_busy
 from policies.simulation.scenario import Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
@@ -61,6 +65,7 @@ async def runs(directory: Path, mix: str, seconds: float, seed: int = 0, gateway
     )
     simulated = {name: _simulated(of, trace, victims, gateways) for name, trace in traces.items()}
     return {
+        "bound": {name: _figures(_bound(trace, victims)) for name, trace in traces.items()},
         "simulated": {name: _figures(ttft) for name, ttft in simulated.items()},
         "processes": {name: _measured(results) for name, results in zip(traces, sent, strict=True)},
     }
@@ -71,6 +76,12 @@ def _slowed(mix: Mix) -> Mix:
         return [msgspec.structs.replace(one, at=SLOWER * one.at) for one in requests]
 
     return Mix(name=mix.name, victims=later(mix.victims), others=later(mix.others), weights=mix.weights)
+
+
+def _bound(trace: list[TraceRequest], victims: set[str]) -> list[float]:
+    """Return the bound of the victims' TTFT in seconds."""
+    least = least_ttft_when_busy(trace, slowed(StepTime(), SLOWER), workers=WORKERS)
+    return [ttft for ttft, one in zip(least, trace, strict=True) if one.tenant in victims]
 
 
 def _simulated(mix: Mix, trace: list[TraceRequest], victims: set[str], gateways: int) -> list[float]:

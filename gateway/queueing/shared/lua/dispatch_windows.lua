@@ -15,7 +15,7 @@
 -- is_narrow       the narrow window applies: see narrow_applies
 -- background      it is batch work
 -- target          the TTFT target of its class in seconds
--- work_share      its tenant's share of the recent work before it came
+-- work_share      its tenant's share of the recent work when it came, with it
 -- ahead_of_cells  only an idle worker will do, since its turn is too far ahead of other cells or shards; among shards,
 --                 only after all have reported their loads, so that the shard furthest behind takes idle workers first
 -- crowds          its tenant has more requests waiting, and it is not batch work
@@ -73,13 +73,20 @@ end
 
 -- Returns the routes that a request may wait for: a patient one goes to open workers only if it is short, an urgent one
 -- to filled workers only if more of its prompt is cached there. Beside tenants that crowd, short prompts of these go to
--- open workers, and of others all that are no longer than the window.
+-- open workers, and of others all that are no longer than the window. Before a crowd is one, long prompts of a tenant
+-- with most of the recent work go to open workers only if more of them is cached there.
 local function choices(request)
   local routes, patient = request.routes, request.is_patient
-  if not terms.filled or not (terms.contended or terms.counts_own) then return routes end
+  if not terms.filled or not (patient or terms.contended or terms.counts_own) then return routes end
   local found, least = {}, math.huge
   if terms.open_tokens then
     local longest = patient and terms.open_tokens or terms.wide
+    if not terms.contended then
+      for _, route in ipairs(routes) do
+        if route[WORKER] > terms.last_open then least = math.min(least, route[UNCACHED]) end
+      end
+      longest = math.max(longest, least - 1)
+    end
     for _, route in ipairs(routes) do
       if route[WORKER] > terms.last_open or route[UNCACHED] <= longest then found[#found + 1] = route end
     end

@@ -161,6 +161,21 @@ def test_workers_are_filled_beside_crowding_tenants(workers, gateways, last_open
     assert (found.filled.last_open if found.filled is not None else None) == last_open
 
 
+def test_no_worker_is_kept_from_a_tenant_that_is_alone_again():
+    stage = stage_of("abcd")
+    windows = DispatchWindows(stage.fleet, MOST, BATCH.ttft_seconds, stage.clock)
+    windows.count_gateways(SimpleNamespace(gateways=1))
+    for tenant, tokens in (("chats", 100), ("flood", 9000)):
+        for _ in range(60):
+            windows.note_request("m", CHAT.ttft_seconds, tenant, tokens=tokens, crowds=tenant == "flood")
+            stage.clock.advance(0.1)
+    assert windows.of("m").filled is not None
+    for _ in range(60):
+        windows.note_turn("m", CHAT.ttft_seconds, "flood", tokens=9000, crowds=True)
+        stage.clock.advance(0.1)
+    assert windows.of("m").filled is None
+
+
 def test_what_the_settings_say_of_slots_goes_before_what_a_worker_reports(stage):
     worker = next(iter(stage.fleet))
     worker.report = replace(worker.report, slots=8)

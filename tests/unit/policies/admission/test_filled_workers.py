@@ -215,8 +215,16 @@ def test_before_any_request_waits_a_tenant_with_most_of_the_work_is_held_back_on
     assert not found.is_patient(CHAT, work_share=0.4)
     assert found.tokens("a", is_narrow=False, patient=True) == int(0.2 * 500 / 0.02)
     assert found.tokens("b", is_narrow=False, patient=True) == found.wide == 16_384
-    assert found.choices([("a", 48_000), ("b", 48_000)], patient=True) == [True, True]
     assert found.taken_by(9000, is_narrow=False, patient=True) == 1
+
+
+def test_the_first_long_prompts_of_a_flood_leave_open_workers_idle_unless_more_of_them_is_cached_there():
+    found = beside_tenants(contended=False)
+    assert found.choices([("a", 9000), ("b", 9000)], patient=True) == [False, True]
+    assert found.choices([("a", 8999), ("b", 9000)], patient=True) == [True, True]
+    assert found.choices([("a", 2000), ("b", 1000)], patient=True) == [True, True]
+    assert found.choices([("a", 9000)], patient=True) == [True]
+    assert found.choices([("a", 48_000), ("b", 48_000)], patient=False) == [True, True]
 
 
 def test_tenants_fill_no_worker_beside_batch_work_of_others():

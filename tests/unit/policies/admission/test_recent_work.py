@@ -19,6 +19,18 @@ def test_a_tenant_whose_last_request_found_none_waiting_crowds_no_more():
     assert work.tokens(0.1) == (0, 600)
 
 
+def test_what_has_its_turn_after_a_wait_is_work_of_its_tenant_where_that_is_more_than_what_came():
+    work = RecentWork(0.0)
+    work.add("flood", 300, 0.0, crowds=False)
+    work.add("other", 100, 0.0, crowds=False)
+    work.add_turn("flood", 200, 0.1)
+    assert work.tokens(0.1) == (300, 400)
+    work.add_turn("flood", 200, 0.2)
+    assert work.tokens(0.2) == (400, 500)
+    work.add("flood", 300, 0.3, crowds=True)
+    assert work.tokens(0.3) == (600, 700)
+
+
 def test_what_came_long_ago_is_forgotten():
     work = RecentWork(0.0)
     work.add("flood", 300, 0.0, crowds=True)

@@ -55,6 +55,45 @@ def test_the_tenant_before_one_that_begins_to_crowd_is_still_one_to_protect(traf
     assert traffic.contended(("m",), 0.4)
 
 
+def wait_and_have_turns(traffic, seconds):
+    """Let a victim's request come every second, and one of a flood that waits have its turn."""
+    for at in range(seconds):
+        traffic.see("m", 0.5, "victim", float(at), tokens=1000, crowds=False)
+        left = WaitingTotals(seconds - at, 9000 * (seconds - at))
+        traffic.see_turn("m", 0.5, "flood", float(at), tokens=9000, crowds=True, flood=left)
+
+
+def test_a_burst_that_waits_crowds_out_others_for_as_long_as_its_requests_have_turns(traffic, see):
+    see("flood", 0.0, tokens=300_000, crowds=True)
+    wait_and_have_turns(traffic, 30)
+    assert traffic.contended(("m",), 29.0)
+    assert traffic.standing_flood(("m",), 29.0) == WaitingTotals(1, 9000)
+    assert traffic.demand_of_others(("m",), 4000.0, 29.0)[0] < 1500.0
+
+
+def test_the_last_turn_of_a_burst_leaves_none_that_crowds(traffic, see):
+    see("victim", 0.0, crowds=False)
+    assert not traffic.see_turn("m", 0.5, "flood", 0.1, tokens=9000, crowds=False)
+    assert not traffic.contended(("m",), 0.1)
+
+
+def test_a_tenant_whose_requests_wait_is_alone_once_others_are_out_of_sight(traffic, see):
+    see("a", 0.0, crowds=False)
+    assert not traffic.has_several_tenants(("m",), 0.0)
+    see("b", 0.0, crowds=False)
+    assert traffic.has_several_tenants(("m",), 0.0)
+    see("b", 0.1, crowds=True)
+    assert traffic.has_several_tenants(("m",), 0.1)
+    assert not traffic.has_several_tenants(("m", "n"), 0.1 + SIGHT_SECONDS)
+
+
+def test_a_class_whose_requests_wait_is_in_sight_though_nothing_more_comes_of_it(traffic, see):
+    traffic.see("m", 2.0, "batch", 0.0, tokens=9000, crowds=False)
+    assert traffic.see_turn("m", 2.0, "batch", 1.0 + SIGHT_SECONDS, tokens=9000, crowds=True)
+    assert not traffic.see_turn("m", 2.0, "batch", 9.0 + SIGHT_SECONDS, tokens=9000, crowds=True)
+    assert 2.0 in traffic.demand(("m",), 9.0 + SIGHT_SECONDS)
+
+
 def test_a_single_tenant_does_not_contend_with_itself(traffic, see):
     see("a", 0.0, crowds=False)
     see("a", 0.1, crowds=True)
@@ -163,6 +202,14 @@ def test_a_tenant_that_has_little_of_the_work_is_one_of_the_others_though_its_re
     for tenth in range(60):
         see("flood", tenth / 10, crowds=True, tokens=40_000)
         see("long", tenth / 10, crowds=True)
+    assert traffic.demand_of_others(("m",), 50_000, 6.0)[0] == pytest.approx(10_000, rel=0.15)
+
+
+def test_of_two_that_crowd_the_smaller_one_is_none_of_the_others_if_it_asks_for_much(traffic, see):
+    for tenth in range(60):
+        see("chats", tenth / 10, crowds=False)
+        see("flood", tenth / 10, crowds=True, tokens=40_000)
+        see("long", tenth / 10, crowds=True, tokens=9000)
     assert traffic.demand_of_others(("m",), 50_000, 6.0)[0] == pytest.approx(10_000, rel=0.15)
 
 

@@ -1,6 +1,7 @@
 """Placements in turns that this gateway gives: which worker a request takes, or waits for."""
 
 import asyncio
+from math import inf
 
 import pytest
 from msgspec.structs import replace
@@ -213,6 +214,17 @@ def test_of_several_workers_a_long_prompt_of_a_tenant_with_much_of_the_work_leav
     assert turn_of(stage, 48_000, work_share=0.3).worker.id in ("c", "d")
     assert turn_of(stage, 48_000, work_share=0.3) is None
     assert turn_of(stage, 640).worker.id in ("c", "d")
+
+
+@pytest.mark.parametrize(("work_share", "goes"), [(0.4, "a"), (0.6, None)])
+def test_the_first_long_prompts_of_a_flood_leave_an_open_worker_idle(work_share, goes):
+    stage = DispatchStage("a", "b", limits=with_limits(hold=0.0))
+    stage.occupy("b", WINDOW)
+    filled = FilledWorkers(last_open=WorkerId("a"), tokens=WINDOW, patient_seconds=inf, open_tokens=NARROW)
+    window = DispatchWindow(narrow=WINDOW, wide=WINDOW, filled=filled)
+    stage.window.of_all_gateways.of = lambda model: window
+    placed = turn_of(stage, WINDOW // 2, work_share=work_share)
+    assert (placed.worker.id if placed is not None else None) == goes
 
 
 def test_a_long_prompt_of_a_tenant_with_little_of_the_work_takes_the_last_idle_worker():

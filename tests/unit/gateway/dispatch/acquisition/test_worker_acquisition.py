@@ -81,6 +81,22 @@ async def test_a_tenant_with_most_of_the_work_leaves_slots_of_an_engine_to_other
     waiting.cancel()
 
 
+async def test_a_burst_that_waits_crowds_out_others_though_nothing_more_comes_of_it():
+    stage = full("a")
+    burst = [acquire(stage, tenant=tenant("flood")) for _ in range(4)]
+    await until_idle()
+    stage.clock.advance(60.0)
+    for waiting in burst[:2]:
+        stage.free("a")
+        await waiting
+    burst.append(acquire(stage, tenant=tenant("victim")))
+    await until_idle()
+    stage.clock.advance(1.0)
+    assert stage.window.of("m").contended
+    for waiting in burst:
+        waiting.cancel()
+
+
 # Alone.
 
 
