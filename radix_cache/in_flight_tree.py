@@ -61,11 +61,13 @@ class InFlightTree(Generic[Holder]):
         depths: dict[Holder, int] = {}
         nodes, at, blocks = self._nodes, 0, len(hashes)
         while at < blocks and (node := nodes.get(hashes[at])) is not None:
-            common = common_blocks(node.run, hashes, at)
-            at += common
+            run = node.run
+            end = at + len(run)
+            whole = end <= blocks and run[-1] == hashes[end - 1]
+            at = end if whole else at + common_blocks(run, hashes, at)
             for holder in node.by_holder:
                 depths[holder] = at
-            if common < len(node.run):
+            if not whole:
                 break
         return depths
 
@@ -84,10 +86,12 @@ class InFlightTree(Generic[Holder]):
         parts: list[SharedPart] = []
         nodes, at, blocks = self._nodes, 0, len(hashes)
         while at < blocks and (node := nodes.get(hashes[at])) is not None:
-            common = common_blocks(node.run, hashes, at)
-            at += common
+            run = node.run
+            end = at + len(run)
+            whole = end <= blocks and run[-1] == hashes[end - 1]
+            at = end if whole else at + common_blocks(run, hashes, at)
             parts.append(SharedPart(at, node.requests))
-            if common < len(node.run):
+            if not whole:
                 break
         return parts
 

@@ -62,14 +62,19 @@ class RadixTree(Generic[Holder]):
     def match(self, hashes: Hashes) -> dict[Holder, int]:
         """Return how many leading blocks of the query each holder has; a holder that has none is absent."""
         found: dict[Tenure[Holder], int] = {}
-        at, blocks = 0, len(hashes)
-        while at < blocks and (node := self._nodes.get(hashes[at])) is not None:
-            common = common_blocks(node.run, hashes, at)
+        nodes, at, blocks = self._nodes, 0, len(hashes)
+        while at < blocks and (node := nodes.get(hashes[at])) is not None:
+            run = node.run
+            end = at + len(run)
+            # Mostly the query has the whole run: then there is nothing to search for.
+            whole = end <= blocks and run[-1] == hashes[end - 1]
+            if not whole:
+                end = at + common_blocks(run, hashes, at)
             for tenure, count in node.counts.items():
                 if tenure.alive and found.get(tenure, 0) == at:
-                    found[tenure] = at + (count if count < common else common)
-            at += common
-            if common < len(node.run):
+                    found[tenure] = at + count if at + count < end else end
+            at = end
+            if not whole:
                 break
         depths: dict[Holder, int] = {}
         for tenure, depth in found.items():

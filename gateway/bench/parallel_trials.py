@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing.queues import SimpleQueue
@@ -24,7 +24,14 @@ def usable_cores() -> int:
 
 
 def run_trials(trials: Sequence[Trial], *, processes: int, progress: Callable[[int], None]) -> list[Figures]:
-    """Run the trials, and return the figures of each, in order.
+    """Run the trials, and return the figures of each, in order; see `trial_figures`."""
+    return list(trial_figures(trials, processes=processes, progress=progress))
+
+
+def trial_figures(
+    trials: Sequence[Trial], *, processes: int, progress: Callable[[int], None] | None = None
+) -> Iterator[Figures]:
+    """Run the trials, and yield the figures of each, in order, as soon as they and those before them are known.
 
     Args:
         trials: the trials to run.
@@ -35,18 +42,23 @@ def run_trials(trials: Sequence[Trial], *, processes: int, progress: Callable[[i
         TraceInvalid, PolicyError: a trial is wrong.
     """
     if processes == 1 or len(trials) == 1:
-        return [figures(trial.run(progress)) for trial in trials]
+        yield from (figures(trial.run(progress)) for trial in trials)
+        return
     context = multiprocessing.get_context("spawn")
     reports: SimpleQueue[int] = context.SimpleQueue()
-    listener = Thread(target=partial(_listen, reports, progress), daemon=True)
-    listener.start()
+    if progress is not None:
+        listener = Thread(target=partial(_listen, reports, progress), daemon=True)
+        listener.start()
     with ProcessPoolExecutor(
-        min(processes, len(trials)), mp_context=context, initializer=_initialize_process, initargs=(reports,)
+        min(processes, len(trials)),
+        mp_context=context,
+        initializer=_initialize_process,
+        initargs=(reports if progress is not None else None,),
     ) as pool:
-        results = list(pool.map(_run, trials))
-    reports.put(-1)
-    listener.join()
-    return results
+        yield from pool.map(_run, trials)
+    if progress is not None:
+        reports.put(-1)
+        listener.join()
 
 
 def mean_by_subject(trials: Sequence[Trial], results: Sequence[Figures]) -> dict[str, dict[str, Figures]]:
@@ -60,7 +72,7 @@ def mean_by_subject(trials: Sequence[Trial], results: Sequence[Figures]) -> dict
     }
 
 
-def _initialize_process(reports: "SimpleQueue[int]") -> None:
+def _initialize_process(reports: "SimpleQueue[int] | None") -> None:
     global _reports
     _reports = reports
 

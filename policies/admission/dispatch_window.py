@@ -57,6 +57,12 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Whether requests wait for workers of their own (awaited_tokens.py): none has to go before others."""
         return not self.contended and not self.counts_own
 
+    @property
+    def widest(self) -> int:
+        """The most tokens that a worker may have ahead, whatever the request."""
+        of_filled = () if self.filled is None else (self.filled.tokens, self.filled.open_tokens or 0)
+        return max(self.narrow, self.wide, *of_filled)
+
     def is_patient(self, target_seconds: float, *, is_narrow: bool = False, work_share: float = 0.0) -> bool:
         """Return whether a request fills the workers that others leave.
 

@@ -23,7 +23,7 @@ def close_enough_to_best(cost_ms: float, least_ms: float, hold: float | None) ->
     `hold` is how much more expensive the worker may be, as a share of the least cost; with None any worker will do.
     A difference below HOLD_MS is never worth a wait.
 
-    Measured by simulated queues (policies/simulation/turn_queue.py) on a public trace and generated ones: 0 in
+    Measured by simulated queues (policies/simulation/turns) on a public trace and generated ones: 0 in
     place of 0.1 is as good or better everywhere (TTFT of agents -18 %, goodput near saturation +3 %), None costs a
     sixth of the hit ratio. What did not pay, or not enough: to let later requests into the window that an earlier
     one waits for (2 % of TTFT), to keep long prompts to some of the workers (nothing).

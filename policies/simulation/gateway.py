@@ -4,7 +4,8 @@ Late binding: a request that waits is ranked again whenever a worker has made ro
 of that moment; a request that is sent at once cannot be taken back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from heapq import nsmallest
 from itertools import compress
 from random import Random
@@ -21,9 +22,9 @@ from policies.load_order.least_loaded import RANKED_MAX
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.gateway_view import GatewayView
 from policies.simulation.large_fleet import LargeFleet
-from policies.simulation.queue_view import QueueView
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
-from policies.simulation.turn_taking import TooLate, TurnTerms
+from policies.simulation.turns.dispatching import TooLate, TurnTerms
+from policies.simulation.turns.queue_view import QueueView
 from policies.simulation.waiting_orders import WaitingOrder
 from radix_cache.match import WorkerId
 
@@ -85,8 +86,7 @@ class SimulatedGateway:
         self._large = large
         self._queue_view = queue_view
         self._held: dict[int, tuple[float, int]] = {}  # arrival and uncached tokens
-        self.vain_look: VainLook | None = None
-        """Of the request that was last found no route in its turn."""
+        self._vain_look: Callable[[], VainLook] | None = None
         self._sequence = 0
 
     @property
@@ -97,6 +97,10 @@ class SimulatedGateway:
     def ahead(self, worker: int) -> WorkerAhead:
         """Return what is ahead of a worker, as it is known where turns are given."""
         return self._loads.ahead(worker)
+
+    def vain_look(self) -> VainLook | None:
+        """Return what was seen of the workers of the request that was found no route in its turn just now."""
+        return None if self._vain_look is None else self._vain_look()
 
     def follow(self, worker: int, up: Sequence[int]) -> None:
         """Take over which workers may get requests, after a worker has come or gone."""
@@ -170,10 +174,12 @@ class SimulatedGateway:
         waits: bool,
     ) -> tuple[Sequence[Route], Mapping[WorkerId, int]]:
         """Return the routes of a request, best first, and the places of their workers; see `route`."""
-        held = self.view.held(confirmed, request.blocks)
-        shared = self.view.shared(request.blocks, held, confirmed, now, waits=waits)
+        held = self.view.prefixes.held(confirmed, request.blocks)
+        shared = self.view.prefixes.shared(request.blocks, held, confirmed, now, waits=waits)
         if shared:
-            query = replace(query, shared=shared, requests_waiting=self.view.requests_waiting - waits)
+            query = replace(
+                query, shared=shared, requests_waiting=self.view.prefixes.requests_waiting - waits
+            )
         if self._large is not None and len(up) > RANKED_MAX:
             up, totals = self._large.shortlist(
                 held, request.prompt_tokens, query.output_tokens, query.requests_waiting, now
@@ -183,7 +189,7 @@ class SimulatedGateway:
         candidates = self.view.candidates(held, request.prompt_tokens, up, now)
         ranking = self._policy.rank(query, candidates, now)
         if shared and not waits:
-            self.view.regrets.record(ranking[0].regrets, now, self.view.gateways)
+            self.view.prefixes.regrets.record(ranking[0].regrets, now, self.view.gateways)
         return ranking, places
 
     def _in_turn(
@@ -220,16 +226,31 @@ class SimulatedGateway:
                 kept_out.append(route.worker)
             waited_for.append(route.worker)
         closed.close(waited_for, crowds=crowds)
-        self.vain_look = VainLook(
+        self._vain_look = partial(
+            self._seen, ranking, places, frozenset(waited_for), frozenset(kept_out), terms, crowds=crowds
+        )
+        return None
+
+    def _seen(
+        self,
+        ranking: Sequence[Route],
+        places: Mapping[WorkerId, int],
+        waits_for: frozenset[WorkerId],
+        closed: frozenset[WorkerId],
+        terms: TurnTerms,
+        *,
+        crowds: bool,
+    ) -> VainLook:
+        """Return what is seen of the workers of a request."""
+        return VainLook(
             ahead={each.worker: self.ahead(places[each.worker]) for each in ranking},
-            waits_for=frozenset(waited_for),
-            closed=frozenset(kept_out),
+            waits_for=waits_for,
+            closed=closed,
             crowds=crowds,
             by_streams=looks_at_streams(
                 background=terms.background, is_narrow=terms.narrow, work_share=terms.work_share
             ),
         )
-        return None
 
     def _has_room(
         self, route: Route, request: TraceRequest, places: Mapping[WorkerId, int], terms: TurnTerms

@@ -12,10 +12,10 @@ from functools import partial
 
 from policies.others_load import LoadTotals
 from policies.simulation.gateway_view import Expected, GatewayView
-from policies.simulation.queue_view import QueueView
 from policies.simulation.scenario import Scenario
 from policies.simulation.timeline import Timeline
 from policies.simulation.trace import TraceRequest
+from policies.simulation.turns.queue_view import QueueView
 
 
 class InFlightRequest:

@@ -1,4 +1,4 @@
-"""The fleet as one simulated gateway knows it: loads, speeds, and the prefixes that are on their way to workers.
+"""The fleet as one simulated gateway knows it: loads, speeds, and the prefixes in flight.
 
 As in gateway/dispatch, a request counts from the moment of dispatch, and is taken back at its first token and at
 its end. Several gateways may share one view (loads in Redis, exact), or each has its own: news of the others'
@@ -6,7 +6,6 @@ dispatches and ends arrive like KV events, and reports of their loads later, or 
 policies/others_load.py combines the two).
 """
 
-from array import array
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -17,20 +16,16 @@ from policies.admission.target_refusal import MeetsTarget
 from policies.admission.window_room import fits_window
 from policies.latency_model import computed_tokens
 from policies.others_load import NO_TOTALS, LoadTotals, OthersLoad, must_be_computed_at
-from policies.routing.copy_regrets import RememberedRegrets
-from policies.routing.protocol import Candidate, SharedPrefix
+from policies.routing.protocol import Candidate
+from policies.simulation.prefixes_in_flight import PrefixesInFlight
 from policies.simulation.scenario import Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 from policies.simulation.worker_speeds import WorkerSpeeds
-from radix_cache.in_flight_tree import InFlightNode, InFlightTree
 from radix_cache.match import WorkerId
 from workers.worker import WorkerSnapshot
 
 AGE_REPORTED_SECONDS_MAX = 600.0
 """From this age on, policies do not get the age of a worker."""
-
-WAITING = -1
-"""In place of a worker: the request waits for one."""
 
 
 class Expected(NamedTuple):
@@ -57,6 +52,8 @@ class GatewayView:
         self._kv_tokens = [0] * len(workers)
         """Prompt and expected answer of every request under way, as if nothing was shared."""
         self._snapshots: list[WorkerSnapshot | None] = [None] * len(workers)
+        self._as_of = [0.0] * len(workers)
+        """When each snapshot was made."""
         self._bare: list[Candidate | None] = [None] * len(workers)
         self._others: list[OthersLoad[int]] = [OthersLoad() for _ in workers]
         self._reported = [NO_TOTALS] * len(workers)
@@ -66,15 +63,11 @@ class GatewayView:
         self._away = [0] * len(workers)
         """Tokens that are counted as queued in addition on workers that are at home in another cell."""
         self._joined: dict[int, float] = {}
-        self._waiting: dict[int, InFlightNode[int] | None] = {}  # the requests that wait here, by number
         self._awaited = AwaitedTokens[int, int]()
         self._awaited_counted: Mapping[int, int] = self._awaited.tokens
-        self._in_flight: InFlightTree[int] = InFlightTree()
+        self.prefixes = PrefixesInFlight()
         self.gateways = 1 if scenario.sync_seconds == 0 else scenario.gateways // scenario.cells
         """How many gateways of the cell see a part of the requests each, and none of the others' waits."""
-        self.regrets = RememberedRegrets()
-        """What this gateway's requests have waited for copies of prefixes."""
-        self._last_nodes: dict[int, InFlightNode[int] | None] = {}  # of the requests under way, by number
         self.on_change: list[tuple[partial[None], ...]] = [()] * len(workers)
         """By worker: called after every change of what is known of it."""
         self.speeds = WorkerSpeeds(scenario, len(workers), self._changed)
@@ -86,34 +79,37 @@ class GatewayView:
         counted = self._awaited.counted(up)
         if counted is not self._awaited_counted:
             self._awaited_counted = counted
-            self._snapshots, self._bare = [None] * len(self._snapshots), [None] * len(self._bare)
+            self._snapshots = [None] * len(self._snapshots)
         found = []
         for worker in up:
             blocks_held = held.get(worker)
+            snapshot = self.snapshot(worker, now)
             if blocks_held is None:
-                found.append(self._bare[worker] or self._unmatched(worker, now))
+                bare = self._bare[worker]
+                if bare is None or bare.worker is not snapshot:
+                    bare = self._bare[worker] = Candidate(worker=snapshot)
+                found.append(bare)
             else:
                 matched = min(blocks_held * BLOCK_TOKENS, prompt_tokens)
-                found.append(Candidate(worker=self.snapshot(worker, now), matched_tokens=matched))
+                found.append(Candidate(worker=snapshot, matched_tokens=matched))
         return found
 
     def snapshot(self, worker: int, now: float) -> WorkerSnapshot:
         """Return a worker as policies see it."""
-        found = self._snapshots[worker]
-        if found is None or self._queued[worker] or worker in self._joined:
+        found, queued = self._snapshots[worker], self._queued[worker]
+        if found is None or ((queued or worker in self._joined) and self._as_of[worker] != now):
+            self._as_of[worker] = now
             found = self._snapshots[worker] = WorkerSnapshot(
                 id=self._ids[worker],
-                tokens_queued=self._queued[worker]
-                + self._away[worker]
-                + self._awaited_counted.get(worker, 0),
+                tokens_queued=queued + self._away[worker] + self._awaited_counted.get(worker, 0),
                 away_tokens=self._away[worker],
-                tokens_computed=self._computed(worker, now),
+                tokens_computed=self._computed(worker, now) if queued else 0,
                 streams=self._streams[worker],
                 kv_tokens=self._kv(worker),
                 kv_tokens_max=self._kv_tokens_max,
                 chunk_tokens=self._chunk_tokens,
                 speed=self.speeds.of[worker],
-                age_seconds=self._age(worker, now),
+                age_seconds=self._age(worker, now) if self._joined else None,
             )
         return found
 
@@ -217,63 +213,6 @@ class GatewayView:
         """Return how many of the queued tokens a worker has not computed yet, as far as is known."""
         return self._queued[worker] - self._computed(worker, now)
 
-    def shared(
-        self,
-        blocks: "array[int]",
-        held: Mapping[int, int],
-        confirmed: Mapping[int, int],
-        now: float,
-        *,
-        waits: bool,
-    ) -> list[SharedPrefix]:
-        """Return the prefixes that other requests share; `held`: as `held` returns it of `confirmed`.
-
-        `waits`: the request is counted itself.
-        """
-        found: list[SharedPrefix] = []
-        computed = max(confirmed.values(), default=0)
-        begin = 0
-        for part in self._in_flight.shared(blocks):
-            if part.requests <= waits:
-                break
-            holders = sum(count >= part.end for count in held.values())
-            regret_ms = self.regrets.ms(blocks[begin], holders, now)
-            requests, tokens = part.requests - waits, BLOCK_TOKENS * part.end
-            found.append(SharedPrefix(tokens, requests, holders, regret_ms, computed >= part.end))
-            begin = part.end
-        return found
-
-    def longest_match(self, confirmed: Mapping[int, int], blocks: "array[int]", *, waits: bool) -> int:
-        """Return the most leading blocks that any worker holds, or that another request has.
-
-        That request is under way, or waits here; `waits`: the request itself is counted among those.
-        """
-        others = (part.end for part in self._in_flight.shared(blocks) if part.requests > waits)
-        return max(max(confirmed.values(), default=0), max(others, default=0))
-
-    def held(self, confirmed: Mapping[int, int], blocks: "array[int]") -> dict[int, int]:
-        """Return the leading blocks that each worker holds or is about to hold."""
-        held = dict(confirmed)
-        for worker, count in self._in_flight.match(blocks).items():
-            if worker != WAITING and count > held.get(worker, 0):
-                held[worker] = count
-        return held
-
-    @property
-    def requests_waiting(self) -> int:
-        """The number of requests that wait in the gateway."""
-        return len(self._waiting)
-
-    def is_waiting(self, number: int) -> bool:
-        """Return whether the request waits in the gateway."""
-        return number in self._waiting
-
-    def wait(self, number: int, request: TraceRequest) -> None:
-        """Count a request that waits in the gateway."""
-        if number not in self._waiting:
-            whole = request.blocks[: request.prompt_tokens // BLOCK_TOKENS]
-            self._waiting[number] = self._in_flight.add(whole, WAITING)
-
     def await_worker(self, number: int, worker: int, uncached_tokens: int) -> None:
         """Let a request that waits here wait for this worker; what waits counts once for each gateway."""
         self._awaited.wait(number, worker, uncached_tokens * self.gateways)
@@ -292,7 +231,7 @@ class GatewayView:
     def stop_waiting(self, number: int) -> None:
         """Forget a request that waits in the gateway no more."""
         self.stop_awaiting(number)
-        self._in_flight.remove(self._waiting.pop(number, None), WAITING)
+        self.prefixes.stop_waiting(number)
 
     def dispatched(
         self, worker: int, number: int, request: TraceRequest, expected: Expected, now: float
@@ -300,8 +239,8 @@ class GatewayView:
         """Count a request that is sent to a worker, and expect that it brings its prompt's blocks there."""
         self._add(worker, LoadTotals(expected.uncached_tokens, 1, expected.kv_tokens), now)
         self.stop_awaiting(number)
-        self._in_flight.remove(self._waiting.pop(number, None), WAITING)
-        self._bring(worker, number, request)
+        self.prefixes.stop_waiting(number)
+        self.prefixes.bring(worker, number, request)
 
     def first_token(self, worker: int, uncached_tokens: int, now: float) -> None:
         """Take the tokens of a request that has its first token out of the worker's queue."""
@@ -313,7 +252,7 @@ class GatewayView:
         """Take a request that has ended off the worker's load."""
         self._kv_tokens[worker] -= expected.kv_tokens
         self._streams[worker] -= 1
-        self._in_flight.remove(self._last_nodes.pop(number), worker)
+        self.prefixes.end(worker, number)
         self._changed(worker)
 
     def dispatched_elsewhere(
@@ -330,7 +269,7 @@ class GatewayView:
 
         `sent_at`: seconds since the trace began.
         """
-        self._bring(worker, number, request)
+        self.prefixes.bring(worker, number, request)
         before = self._others[worker].totals
         tokens = uncached_tokens + self.tokens_ahead(worker, now)
         self._others[worker].dispatched(
@@ -344,7 +283,7 @@ class GatewayView:
 
     def ended_elsewhere(self, worker: int, number: int, at: float, now: float) -> None:
         """Take off a request of another gateway that ended at the moment `at`."""
-        self._in_flight.remove(self._last_nodes.pop(number), worker)
+        self.prefixes.end(worker, number)
         before = self._others[worker].totals
         self._others[worker].ended(number, at)
         self._others_changed(worker, before, now)
@@ -366,16 +305,14 @@ class GatewayView:
         self._others[worker].report(others, as_of)
         self._others_changed(worker, before, now, as_of)
 
-    def _bring(self, worker: int, number: int, request: TraceRequest) -> None:
-        whole = request.blocks[: request.prompt_tokens // BLOCK_TOKENS]
-        self._last_nodes[number] = self._in_flight.add(whole, worker)
-
     def _others_changed(
         self, worker: int, before: LoadTotals, now: float, as_of: float | None = None
     ) -> None:
         """Take over the load of the other gateways, which was `before`, as WorkerLoad does."""
         self._others[worker].take_off_computed(now)
         after = self._others[worker].totals
+        if after == before and as_of is not None:
+            return  # The report has nothing that was not told before.
         if after.tokens_queued < before.tokens_queued:
             self._since[worker] = max(self._since[worker], now if as_of is None else as_of)
         self._add(worker, after.plus(before, -1), now)
@@ -390,20 +327,14 @@ class GatewayView:
 
     def _kv(self, worker: int) -> int:
         """Return the KV tokens of the requests under way; a block that several of them have counts once."""
-        return self._kv_tokens[worker] - BLOCK_TOKENS * self._in_flight.repeated.get(worker, 0)
-
-    def _unmatched(self, worker: int, now: float) -> Candidate:
-        bare = Candidate(worker=self.snapshot(worker, now))
-        if not self._queued[worker] and worker not in self._joined:
-            self._bare[worker] = bare
-        return bare
+        return self._kv_tokens[worker] - BLOCK_TOKENS * self.prefixes.repeated_blocks(worker)
 
     def _computed(self, worker: int, now: float) -> int:
         ms = 1000 * (now - self._since[worker])
         return computed_tokens(ms, self._queued[worker], self.speeds.of[worker])
 
     def _changed(self, worker: int) -> None:
-        self._snapshots[worker] = self._bare[worker] = None
+        self._snapshots[worker] = None
         self._recently.add(worker)
         for changed in self.on_change[worker]:
             changed()

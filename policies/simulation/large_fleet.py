@@ -14,8 +14,7 @@ from policies.load_order.least_loaded import LeastLoaded
 from policies.routing.compute_price import compute_price
 from policies.routing.protocol import FleetTotals
 from policies.simulation.gateway_view import GatewayView
-from policies.simulation.trace import BLOCK_TOKENS
-from policies.simulation.worker_speeds import MODEL
+from policies.simulation.trace import BLOCK_TOKENS, MODEL
 from radix_cache.match import WorkerId
 from workers.worker import Speed, WorkerSnapshot
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from policies.service_class import ServiceClass
 from policies.simulation.engines.step_time import StepTime
-from policies.simulation.turn_queue import QueueRule
+from policies.simulation.turns.queue_rule import QueueRule
 
 
 class FleetAction(StrEnum):

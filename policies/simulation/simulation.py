@@ -28,7 +28,9 @@ from policies.simulation.scenario import FleetAction, FleetChange, Scenario
 from policies.simulation.simulation_parts import engines_of, gateways_of, outcomes_of, turns_of
 from policies.simulation.timeline import Timeline
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
-from policies.simulation.turn_taking import TurnTaking, TurnTerms
+from policies.simulation.turns.dispatching import TurnTerms
+from policies.simulation.turns.turn_taking import TurnTaking
+from policies.simulation.turns.waiting_tickets import Awaited, AwaitedWorker
 from radix_cache.match import WorkerId
 
 PROGRESS_REQUESTS = 100
@@ -67,7 +69,7 @@ class Simulation:
         self._index_events = IndexEvents(self._known, scenario, self._events, self._random)
         self._ids = [WorkerId(f"w{at:04}") for at in range(scenario.workers)]
         self._places = {worker: at for at, worker in enumerate(self._ids)}
-        self._up = list(range(scenario.workers))
+        self._set_up(range(scenario.workers))
         gateways = gateways_of(scenario, policy, self._ids, self._random, seed)
         self._gateways = gateways.all
         self._cells = TenantCells(scenario.cells)
@@ -150,8 +152,8 @@ class Simulation:
             self._end(number, "no_worker")
             return
         request = self._trace[number]
-        uncached, output = self.tokens(number)
         if self._turns:
+            uncached, output = self.tokens(number)
             gateway = self._queries[number][0]
             self._turns_of(number).arrive(number, request, uncached, output, now)
             self._news.take_reply(gateway, range(len(self._ids)), now)
@@ -160,8 +162,8 @@ class Simulation:
         if route is not None:
             self.send(number, route, now)
             return
-        self._gateways[self._queries[number][0]].wait(number, uncached, now)
-        self._view_of(number).wait(number, request)
+        self._gateways[self._queries[number][0]].wait(number, self.tokens(number)[0], now)
+        self._view_of(number).prefixes.wait(number, request)
 
     def _view_of(self, number: int) -> GatewayView:
         """Return what the gateway that has the request knows."""
@@ -173,7 +175,7 @@ class Simulation:
 
     def vain_look(self, number: int) -> VainLook | None:
         """Return the loads with which the request last found no route."""
-        return self._gateways[self._queries[number][0]].vain_look
+        return self._gateways[self._queries[number][0]].vain_look()
 
     def ahead(self, number: int, worker: WorkerId) -> WorkerAhead:
         """Return what is ahead of a worker, as it is known where the request takes its turn."""
@@ -181,33 +183,41 @@ class Simulation:
 
     def begin_to_wait(self, number: int) -> None:
         """Note that a request waits for its turn."""
-        self._view_of(number).wait(number, self._trace[number])
+        self._view_of(number).prefixes.wait(number, self._trace[number])
 
-    def await_worker(self, number: int, now: float) -> None:
-        """Let a request wait for its best worker, with what others wait for counted."""
+    def await_worker(self, number: int, now: float) -> Awaited:
+        """Let a request wait for its best worker, with what others wait for counted, and return that worker."""
         at, query = self._queries[number]
         gateway, request = self._gateways[at], self._trace[number]
         gateway.view.stop_awaiting(number)
         known = self._known.match(request.blocks)
-        waits = gateway.view.is_waiting(number)
+        waits = gateway.view.prefixes.is_waiting(number)
         ranking, places = gateway.ranking(query, request, known, self._up, self._places, now, waits=waits)
         own = own_worker_route(ranking) if len(self._up) <= RANKED_MAX else None
-        if own is not None:
-            uncached = max(1, request.prompt_tokens - own.matched_tokens)
-            gateway.view.await_worker(number, places[own.worker], uncached)
+        if own is None:
+            return None
+        uncached = max(1, request.prompt_tokens - own.matched_tokens)
+        gateway.view.await_worker(number, places[own.worker], uncached)
+        return AwaitedWorker(at, places[own.worker])
 
-    def may_go(self, number: int, window_tokens: int, closed: ClosedWorkers) -> bool:
-        """Return whether the worker that a request waits for may have room; True if it waits for no certain one."""
-        view = self._view_of(number)
-        worker = view.awaited_worker(number)
-        return worker is None or (self._ids[worker] not in closed and view.fits(worker, 1, window_tokens))
+    def may_go(self, awaited: Awaited, window_tokens: int, closed: ClosedWorkers) -> bool:
+        """Return whether this awaited worker may have room; True for None, which is no certain one."""
+        if awaited is None:
+            return True
+        view = self._gateways[awaited.gateway].view
+        return self._ids[awaited.worker] not in closed and view.fits(awaited.worker, 1, window_tokens)
+
+    def any_room(self, window_tokens: int, closed: ClosedWorkers) -> bool:
+        """Return whether a worker that is not closed has room in such a window, as the only gateway knows it."""
+        fits = self._gateways[0].view.fits
+        return any(fits(at, 1, window_tokens) and self._ids[at] not in closed for at in self._up)
 
     def tokens(self, number: int) -> tuple[int, int]:
         """Return the uncached prompt tokens of a request on its best worker, and its expected output tokens."""
         request = self._trace[number]
-        view = self._view_of(number)
-        held = view.longest_match(
-            self._known.match(request.blocks), request.blocks, waits=view.is_waiting(number)
+        prefixes = self._view_of(number).prefixes
+        held = prefixes.longest_match(
+            self._known.match(request.blocks), request.blocks, waits=prefixes.is_waiting(number)
         )
         return max(1, request.prompt_tokens - held * BLOCK_TOKENS), self._queries[number][1].output_tokens
 
@@ -222,7 +232,7 @@ class Simulation:
 
     def fillable_workers(self) -> Sequence[WorkerId]:
         """Return the workers that may be filled, in the order of their ids; none where several cells use them."""
-        return [self._ids[worker] for worker in self._up] if self._scenario.cells == 1 else []
+        return self._fillable
 
     def _route(
         self,
@@ -243,7 +253,7 @@ class Simulation:
             self._places,
             now,
             ClosedWorkers() if closed is None else closed,
-            waits=gateway.view.is_waiting(number),
+            waits=gateway.view.prefixes.is_waiting(number),
             terms=terms,
             awaited=gateway.view.awaited_worker(number),
         )
@@ -360,18 +370,23 @@ class Simulation:
         worker = change.worker
         if change.what is FleetAction.JOIN:
             if worker not in self._up:
-                self._up = sorted([*self._up, worker])
+                self._set_up([*self._up, worker])
                 for gateway in self._gateways:
                     gateway.view.join(worker, now)
                 self._follow_up(worker)
                 self._room_made(now, range(self._scenario.cells))
             return
-        self._up = [at for at in self._up if at != worker]
+        self._set_up(at for at in self._up if at != worker)
         self._follow_up(worker)
         if change.what is FleetAction.KILL:
             self._index_events.restarted(worker)
             for job in self._engines[worker].stop():
                 self._lost(job, now)
+
+    def _set_up(self, workers: Iterable[int]) -> None:
+        """Set which workers get requests."""
+        self._up = sorted(workers)
+        self._fillable = [self._ids[worker] for worker in self._up] if self._scenario.cells == 1 else []
 
     def _follow_up(self, worker: int) -> None:
         """Update the gateways' lists of workers: a worker has come or gone."""

@@ -11,10 +11,11 @@ from policies.simulation.gateway import SimulatedGateway
 from policies.simulation.gateway_view import GatewayView
 from policies.simulation.large_fleet import LargeFleet
 from policies.simulation.outcome import Outcome
-from policies.simulation.queue_view import QueueView
 from policies.simulation.scenario import Scenario
 from policies.simulation.trace import TraceRequest
-from policies.simulation.turn_taking import Dispatching, TurnTaking, class_of
+from policies.simulation.turns.dispatching import Dispatching
+from policies.simulation.turns.queue_view import QueueView
+from policies.simulation.turns.turn_taking import TurnTaking, class_of
 from policies.simulation.waiting_orders import ORDERS
 from radix_cache.match import WorkerId
 

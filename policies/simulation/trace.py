@@ -21,6 +21,9 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 BLOCK_TOKENS = 512
+MODEL = "model"
+"""The name of the only model, which all requests of a trace ask for."""
+
 TRACE_BYTES_MAX = 2**30
 GZIPPED = b"\x1f\x8b"
 

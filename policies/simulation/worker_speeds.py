@@ -8,14 +8,12 @@ from collections.abc import Callable
 from policies.admission.target_refusal import MeetsTarget
 from policies.latency_model import learn_step
 from policies.simulation.scenario import Scenario
+from policies.simulation.trace import MODEL
 from policies.speeds import FleetSpeeds, LearntSpeed
 from workers.worker import Speed
 
 SPEEDS_MAX = 64
 """Workers whose speeds are averaged, as in gateway/queueing/dispatch_windows.py."""
-
-MODEL = "model"
-"""The name of the only model."""
 
 MODELS = frozenset({MODEL})
 """What the simulated workers serve."""

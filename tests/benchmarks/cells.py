@@ -30,7 +30,7 @@ from policies.simulation.scenario import Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import TraceRequest
 from policies.simulation.trial import TraceSource
-from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.turns.queue_rule import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import WorkloadParameters
 from tests.benchmarks.fairness.shares import evenness, received
 from tests.benchmarks.report import new_table, number

@@ -11,7 +11,7 @@ from policies.simulation.least_ttft import least_prefill_ms, least_ttft
 from policies.simulation.scenario import Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
-from policies.simulation.turn_queue import QueueRule
+from policies.simulation.turns.queue_rule import QueueRule
 
 TIMES = st.sampled_from(
     [

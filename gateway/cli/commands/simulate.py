@@ -29,7 +29,7 @@ from policies.simulation.engines.step_time import CalibrationInvalid, StepTime, 
 from policies.simulation.scenario import FleetAction, Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceInvalid
 from policies.simulation.trial import LIMITS, TraceSource, Trial, policy_of, restarts
-from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.turns.queue_rule import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.waiting_orders import ORDERS
 from policies.simulation.workloads import WORKLOADS, WorkloadParameters
 

@@ -4,9 +4,12 @@
                                                                                 ^ evicted from here, oldest first
 
 A sequence that ends gives its blocks back tail first, so that of equally old blocks the tail is evicted before the
-head, and what is kept is always the beginning of a path. Blocks of answers have no ids and are freed at once.
+head, and what is kept is always the beginning of a path. So is what is referenced, and no block of a path has more
+references than the one before it: so bisection finds where a path is no longer cached or referenced. Blocks of
+answers have no ids and are freed at once.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -34,12 +37,7 @@ class BlockCache:
     def match(self, blocks: Sequence[int]) -> int:
         """Return how many leading blocks are cached."""
         references, kept = self._references, self._kept
-        cached = 0
-        for block in blocks:
-            if block not in references and block not in kept:
-                break
-            cached += 1
-        return cached
+        return bisect_left(blocks, True, key=lambda block: block not in references and block not in kept)
 
     def acquire(self, blocks: Sequence[int], total: int) -> int | None:
         """Reserve `total` blocks for a sequence with these block ids of its prompt.
@@ -48,14 +46,15 @@ class BlockCache:
         """
         references, kept = self._references, self._kept
         cached = self.match(blocks)
-        revived = [block for block in blocks[:cached] if block in kept]
+        shared = bisect_left(blocks, True, hi=cached, key=lambda block: block not in references)
         new = total - cached
-        if self.in_use + len(revived) + new > self.capacity:
+        if self.in_use + cached - shared + new > self.capacity:
             return None
-        for block in revived:
+        for block in blocks[:shared]:
+            references[block] += 1
+        for block in blocks[shared:cached]:
             del kept[block]
-        for block in blocks[:cached]:
-            references[block] = references.get(block, 0) + 1
+            references[block] = 1
         self._private += new
         excess = self.in_use + len(kept) - self.capacity
         for _ in range(excess):
@@ -79,13 +78,12 @@ class BlockCache:
     def release(self, blocks: Sequence[int], private: int) -> None:
         """End a sequence: keep its published blocks while there is room, and free its private ones."""
         references, kept = self._references, self._kept
-        for block in reversed(blocks):
-            left = references[block] - 1
-            if left:
-                references[block] = left
-            else:
-                del references[block]
-                kept[block] = None
+        shared = bisect_left(blocks, True, key=lambda block: references[block] == 1)
+        for block in reversed(blocks[shared:]):
+            del references[block]
+            kept[block] = None
+        for block in blocks[:shared]:
+            references[block] -= 1
         self._private -= private
 
     def clear(self) -> None:

@@ -16,11 +16,11 @@ that arrives in between cuts the run at the end of the step under way:
     |--|--|--|--|                    the run is cut, and the request admitted here
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Protocol
 
+from policies.simulation.engines.read_tokens import ReadTokens
 from policies.simulation.engines.step_time import StepTime
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 from policies.simulation.waiting_orders import ORDERS, WaitingOrder
@@ -105,7 +105,7 @@ class SimulatedEngine:
         self._steps = 0
         self._kv_tokens = 0
         """Tokens that the running streams read: their answers so far, and each block of their prompts once."""
-        self._read: Counter[int] = Counter()  # running streams by block
+        self._read = ReadTokens()
         self._began_at = 0.0
         self._run = 0  # decode steps of the run under way
         self._chunks: list[tuple[SimulatedJob, int]] = []
@@ -179,7 +179,7 @@ class SimulatedEngine:
         lost = self.jobs
         self._waiting, self._prefilling, self._ends, self._chunks = [], [], [], []
         self._kv_tokens = 0
-        self._read.clear()
+        self._read = ReadTokens()
         self.ends_at = None
         self.cache.clear()
         return lost
@@ -248,31 +248,12 @@ class SimulatedEngine:
         if job.request.output_tokens == 1:
             self._release(job)
             return
-        self._kv_tokens += 1 + self._read_change(job.request, 1)
+        self._kv_tokens += 1 + self._read.begin(job.number, job.request)
         heappush(self._ends, (self._steps + job.request.output_tokens - 1, job.number, job))
 
     def _end(self, job: SimulatedJob) -> None:
-        self._kv_tokens += self._read_change(job.request, -1) - job.request.output_tokens
+        self._kv_tokens -= self._read.end(job.number, job.request) + job.request.output_tokens
         self._release(job)
-
-    def _read_change(self, request: TraceRequest, change: int) -> int:
-        """Count a stream that begins (1) or ends (-1); return by how many prompt tokens the streams read more."""
-        read, tokens = self._read, 0
-        for block in request.blocks:
-            before = read[block]
-            read[block] = before + change
-            if not before or not before + change:  # No other stream reads it.
-                tokens += BLOCK_TOKENS
-                if not before + change:
-                    del read[block]
-        # The last block of a prompt is not full; it counts with the tokens that it has.
-        if (
-            tokens
-            and request.prompt_tokens % BLOCK_TOKENS
-            and read.get(request.blocks[-1], 0) <= max(change, 0)
-        ):
-            tokens -= BLOCK_TOKENS - request.prompt_tokens % BLOCK_TOKENS
-        return change * tokens
 
     def _release(self, job: SimulatedJob) -> None:
         self.cache.release(job.request.blocks[: job.published], job.private)

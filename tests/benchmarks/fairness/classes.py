@@ -22,7 +22,7 @@ from gateway.bench.client import Endpoint, stream_completion
 from gateway.bench.results import RequestResult, percentile
 from gateway.bench.trace_prompts import COMMON
 from policies.simulation.class_lengths import Lengths
-from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS
+from policies.simulation.turns.queue_rule import RELEASE_WINDOW_TOKENS
 from tests.benchmarks.fairness.class_traffic import (
     BATCH,
     BATCH_IN_FLIGHT,

@@ -13,7 +13,7 @@ from policies.simulation.outcome import RunResult, summary
 from policies.simulation.scenario import Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import TraceRequest
-from policies.simulation.turn_queue import REQUESTS, QueueRule
+from policies.simulation.turns.queue_rule import REQUESTS, QueueRule
 from tests.benchmarks.fairness.mixes import MIXES, Mix
 from tests.benchmarks.fairness.shares import evenness
 

@@ -33,7 +33,7 @@ from policies.simulation.least_when_busy import least_ttft_when_busy
 from policies.simulation.scenario import Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
-from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.turns.queue_rule import RELEASE_WINDOW_TOKENS, QueueRule
 from tests.benchmarks.fairness.mixes import Mix, chats, flood, long_beside_chats, long_prompts
 from tests.benchmarks.fairness.simulated import KV_TOKENS, WORKERS
 from tests.benchmarks.routing.mock_worker import MODEL, slowed

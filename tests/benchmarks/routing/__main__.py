@@ -11,9 +11,10 @@ over that of one cache shared by all workers (`pooled`), and over that of the be
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,9 @@ import orjson
 from rich.console import Console
 
 from gateway.bench.machine import machine, versions
-from gateway.bench.parallel_trials import mean_by_subject, run_trials, usable_cores
+from gateway.bench.parallel_trials import mean_by_subject, trial_figures, usable_cores
 from gateway.bench.simulation_report import policies_table
-from gateway.cli.support.progress_bar import progress_bar
-from policies.simulation.trial import LIMITS, POOLED, TraceSource, Trial
+from policies.simulation.trial import LIMITS, POOLED, Trial
 from tests.benchmarks.routing.default_check import all_rows, checked
 from tests.benchmarks.routing.settings import trials
 
@@ -45,16 +45,14 @@ def main() -> None:
     console.print(machine(), versions(), soft_wrap=True)
     if given.check:
         sys.exit(_check(console, given.processes))
-    groups: dict[str, list[Any]] = {}
-    for trial in trials(given.quick, range(given.seeds), given.trace):
-        if given.only in trial.group:
-            groups.setdefault(trial.group, []).append(trial)
+    asked = [
+        trial for trial in trials(given.quick, range(given.seeds), given.trace) if given.only in trial.group
+    ]
     runs: dict[str, Any] = {}
-    for number, (group, of) in enumerate(groups.items(), start=1):
-        with progress_bar(console) as shown:
-            task = shown.add_task(f"{number} of {len(groups)}: {group}", total=_requests(of))
-            results = run_trials(of, processes=given.processes, progress=partial(shown.advance, task))
-        (figures,) = mean_by_subject(of, results).values()
+    results = _shown(asked, trial_figures(asked, processes=given.processes))
+    for group, of in groupby(asked, key=attrgetter("group")):
+        of_group = list(of)
+        (figures,) = mean_by_subject(of_group, list(islice(results, len(of_group)))).values()
         best_first = dict(sorted(figures.items(), key=lambda item: item[1]["all"]["ttft_ms_mean"]))
         console.print(policies_table(group, best_first, ratios=_ratios(best_first)))
         runs |= {f"{name} @ {group}": each for name, each in best_first.items()}
@@ -84,13 +82,16 @@ def _ratios(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return ratios
 
 
-def _requests(trials: Sequence[Trial]) -> int:
-    """Return the requests of all trials together. The trace of another seed is as long."""
-    lengths: dict[TraceSource, int] = {}
-    for trial in trials:
-        if trial.source not in lengths:
-            lengths[trial.source] = len(trial.source.trace(0))
-    return sum(lengths[trial.source] for trial in trials)
+def _shown(trials: Sequence[Trial], results: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the figures of all trials; write a line of progress for each to the standard error."""
+    for number, (trial, result) in enumerate(zip(trials, results, strict=True), start=1):
+        ms = result["all"]["ttft_ms_mean"]
+        print(
+            f"{number} of {len(trials)}: {trial.group}: {trial.label} {ms:.0f} ms",
+            file=sys.stderr,
+            flush=True,
+        )
+        yield result
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 from policies.simulation.contenders import contender_names
 from policies.simulation.scenario import Scenario
 from policies.simulation.trial import LIMITS, TraceSource, Trial
-from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.turns.queue_rule import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import WorkloadParameters
 
 DATA = Path(__file__).parents[2] / "data"

@@ -44,7 +44,7 @@ from policies.simulation.outcome import figures
 from policies.simulation.scenario import Scenario
 from policies.simulation.trace import TraceRequest, write_trace
 from policies.simulation.trial import TraceSource, Trial
-from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.turns.queue_rule import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import WorkloadParameters
 from tests.benchmarks.index.match import DYNAMO_HOME, DYNAMO_VERSION, dynamo_python
 from tests.benchmarks.routing.mock_worker import BLOCK_WORDS, MODEL, TOKENS_PER_WORD

@@ -12,7 +12,7 @@ from policies.simulation.outcome import summary
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trial import TraceSource, Trial
-from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.turns.queue_rule import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import WorkloadParameters
 from radix_cache.match import WorkerId
 from tests.benchmarks.fairness.shares import evenness

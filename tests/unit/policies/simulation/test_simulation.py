@@ -12,7 +12,7 @@ from policies.simulation.scenario import FleetAction, FleetChange, Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import TraceRequest, ideal_hit_ratio
 from policies.simulation.trial import POOLED, TraceSource, Trial, restarts
-from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.turns.queue_rule import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import WORKLOADS, WorkloadParameters
 
 CONVERSATIONS = Path(__file__).parents[3] / "data" / "mooncake" / "conversation_trace.jsonl"

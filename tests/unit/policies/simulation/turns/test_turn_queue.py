@@ -10,7 +10,7 @@ from policies.simulation.outcome import summary
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import TraceRequest
-from policies.simulation.turn_queue import REQUESTS, QueueRule
+from policies.simulation.turns.queue_rule import REQUESTS, QueueRule
 
 
 def request(at, tenant, tokens, number):

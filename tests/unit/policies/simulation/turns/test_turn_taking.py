@@ -17,8 +17,8 @@ from policies.simulation.outcome import summary
 from policies.simulation.scenario import Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import TraceRequest
-from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
-from policies.simulation.turn_taking import TurnTaking
+from policies.simulation.turns.queue_rule import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.turns.turn_taking import TurnTaking
 from policies.simulation.workloads import WorkloadParameters, generated
 
 CLASSES = {each.name: each for each in (VOICE, CODE, CHAT, BATCH)}
@@ -159,7 +159,7 @@ def test_the_flood_loses_hardly_any_work():
 def test_a_single_tenant_is_given_turns_as_without_a_window_of_several(monkeypatch):
     trace = [replace(one, tenant="t") for one in with_flood("many prompts", seconds=8.0)[1]]
     before = played(trace, 4)
-    monkeypatch.setattr(TurnTaking, "_window", lambda self, number, now: FIXED)
+    monkeypatch.setattr(TurnTaking, "window", lambda self, number, now: FIXED)
     assert played(trace, 4) == before
 
 
