@@ -1,4 +1,4 @@
-"""Spans of finished requests and batches: a server span, a client span per attempt, a span per longer step.
+"""Spans of finished requests and batches: a server span, a client span per attempt, a span or event per step.
 
     chat llama-3.1-8b                                    SERVER, child of the caller's span if it sent one
       +- authenticate   +- receive   +- tokenise   +- reserve   +- route | queue
@@ -8,15 +8,16 @@
 
     batch                                                a batch that has ended; the spans of its rows link to it
 
-A step shorter than STEP_SECONDS_MIN has no span: that is most steps of most requests, and each span costs the
-gateway and the collector nearly as much as that of the request. The attributes of spans are in span_attributes.py.
+A step shorter than STEP_SECONDS_MIN is an event of the span above it, at the moment of its end, and no span: that
+is most steps of most requests, and each span costs the gateway and the collector nearly as much as that of the
+request. The attributes of spans are in span_attributes.py.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
@@ -63,14 +64,20 @@ class SpanMaker:
         error = record.code if outcome_of(record) == "failed" else None
         title = f"{operation_of(record)} {record.model}".strip()
         attributes, links = request_attributes(record), batch_links(trace.batch)
-        yield self._span(title, request, parent, began, end, attributes, SpanKind.SERVER, error, links)
+        events = _short_steps(record, of_worker=False)
+        yield self._span(
+            title, request, parent, began, end, attributes, SpanKind.SERVER, error, links, events
+        )
         yield from self._of_failed_attempts(record, trace, request, address_of)
         starts = [start for name, start, _ in record.steps if name in WORKER_STEPS]
         if starts:
             attributes = attempt_attributes(record, address_of)
-            yield self._span("worker", worker, request, starts[0], end, attributes, SpanKind.CLIENT, error)
+            events = _short_steps(record, of_worker=True)
+            yield self._span(
+                "worker", worker, request, starts[0], end, attributes, SpanKind.CLIENT, error, events=events
+            )
         for name, start, stop in record.steps:
-            if name != FAILED_STEP and stop - start >= STEP_SECONDS_MIN:
+            if name != FAILED_STEP and not _is_short(start, stop):
                 context = _context(trace, self._random.getrandbits(64) or 1)
                 over = worker if name in WORKER_STEPS else request
                 attributes = queue_attributes(record) if name == "queue" else {}
@@ -104,6 +111,7 @@ class SpanMaker:
         kind: SpanKind = SpanKind.INTERNAL,
         error: str | None = None,
         links: Sequence[Link] = (),
+        events: Sequence[Event] = (),
     ) -> ReadableSpan:
         return ReadableSpan(
             name=name,
@@ -114,6 +122,7 @@ class SpanMaker:
             instrumentation_scope=self._scope,
             attributes=attributes,
             links=links,
+            events=events,
             status=Status(StatusCode.ERROR, error) if error is not None else _NO_ERROR,
             start_time=int(start * 1e9),
             end_time=int(end * 1e9),
@@ -129,6 +138,19 @@ class _HashedResource(Resource):
 
     def __hash__(self) -> int:
         return self._hash
+
+
+def _short_steps(record: RequestRecord, *, of_worker: bool) -> list[Event]:
+    """Return an event for each step that is too short for a span: of the worker's steps, or of the gateway's."""
+    return [
+        Event(name, timestamp=int(stop * 1e9))
+        for name, start, stop in record.steps
+        if name != FAILED_STEP and (name in WORKER_STEPS) is of_worker and _is_short(start, stop)
+    ]
+
+
+def _is_short(start: float, stop: float) -> bool:
+    return stop - start < STEP_SECONDS_MIN
 
 
 def _context(trace: Trace, span_id: int, *, remote: bool = False) -> SpanContext:

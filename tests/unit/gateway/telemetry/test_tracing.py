@@ -43,13 +43,16 @@ def test_a_request_is_one_trace_with_a_span_per_step(clock):
     assert (root.end_time - root.start_time) / 1e9 == pytest.approx(1.0)
 
 
-def test_a_step_below_a_millisecond_has_no_span(clock):
+def test_a_step_below_a_millisecond_is_an_event_of_the_requests_span(clock):
     made = progress(clock)
     for step, seconds in [("authenticate", 0.0005), ("receive", 0.002), ("tokenise", 0.0)]:
         clock.advance(seconds)
         made.mark(step)
     _, spans = spans_of(made, None)
     assert [span.name for span in spans] == ["chat m", "receive"]
+    root = spans[0]
+    assert [event.name for event in root.events] == ["authenticate", "tokenise"]
+    assert (root.events[0].timestamp - root.start_time) / 1e9 == pytest.approx(0.0005, rel=1e-3)
     assert (spans[1].end_time - spans[1].start_time) / 1e9 == pytest.approx(0.002, rel=1e-3)
 
 
