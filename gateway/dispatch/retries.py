@@ -5,7 +5,7 @@
 
 `attempts_max` is requests.attempts_max of the settings. All requests together share a retry budget
 (policies/admission/retry_budget.py), which is asked last: once it is spent, the client gets the last failure. The
-loop that tries again is `answer` of gateway/pipeline.py.
+loop that tries again is `answer` of gateway/pipeline.py; its `Attempts.begin` asks for the placement.
 """
 
 from collections.abc import Callable

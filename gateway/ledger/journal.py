@@ -2,8 +2,9 @@
 
     append -> write(2), at once -> fsync, every second -> read again and shipped -> file removed
 
-`append` writes a few hundred bytes to the end of a file, so an appended entry survives any end of the process. If
-the machine loses power, the last second is lost, as with Redis' `appendfsync everysec`.
+`append` writes a few hundred bytes to the end of a file, so an appended entry survives any end of the process, but
+for entries that a full disk has refused. If the machine loses power, the last second is lost, as with Redis'
+`appendfsync everysec`.
 
 A process locks each of its files (segments) for as long as it lives. An unlocked file was left behind by a dead
 process; the gateway that finds it ships it. The journal has a bound; beyond it entries are dropped and counted.

@@ -104,7 +104,7 @@ class Shipper:
             self._journal.turn_over()
 
     async def _portion(self, segment: Segment) -> bool:
-        """Ship one portion of a segment; return False if there is nothing left."""
+        """Ship one portion of a segment; return whether there may be more to do for it."""
         if segment.shipped is not None and segment.shipped >= segment.size:
             return False
         if segment.size == 0:

@@ -13,8 +13,8 @@ asked for it too. So are counts of cached tokens that the client must not know, 
 that reports an error ends the stream: it is withheld from the client and noted in `error`, and no frame after it
 passes.
 
-A frame longer than FRAME_BYTES_MAX is not waited for: it passes as it comes and is not decoded, unless its
-beginning has an error.
+A frame longer than FRAME_BYTES_MAX is not waited for: it passes as it comes, with all that it has, and is not
+decoded, unless its beginning has an error.
 """
 
 import re
@@ -59,7 +59,7 @@ _DECODER = msgspec.json.Decoder(_UsageFrame)
 
 
 class FrameFilter:
-    """Passes the frames of one stream on, and reads what they report."""
+    """Passes the frames of one stream on, without what the client must not see, and reads what they report."""
 
     __slots__ = (
         "_answers",
