@@ -121,11 +121,26 @@ NOT_FOR_A_MODEL = {
     r".*\.(toolset_name|tool_id)$": "of tools that run at Anthropic's",
     r"tools(:\w+)?\.input_examples\b": "templates have no place for it",
     r"tools:web_(fetch|search)_\d+\.": "of tools that run at Anthropic's",
+    r".*_result\.encrypted_(content|stdout)$": "read at Anthropic's alone",
+    r".*:web_fetch_result\.content:document\.source:base64\.data$": "of a file whose text is not known",
 }
 
 
+def with_calls_and_results(body):
+    """The body with the other half of each call of a tool that ran at Anthropic's; one half alone is left out."""
+    for message in body["messages"]:
+        blocks = message["content"] if isinstance(message["content"], list) else []
+        results = [block["tool_use_id"] for block in blocks if block["type"].endswith("_tool_result")]
+        calls = [block["id"] for block in blocks if block["type"] == "server_tool_use"]
+        if message["role"] == "assistant":
+            asked = [{"type": "server_tool_use", "id": each, "name": "n", "input": {}} for each in results]
+            told = [{"type": "web_search_tool_result", "tool_use_id": each, "content": []} for each in calls]
+            message["content"] = [*asked, *blocks, *told] if asked or told else message["content"]
+    return body
+
+
 def read_chat(body):
-    return decode_message_request(body).chat
+    return decode_message_request(json.dumps(with_calls_and_results(json.loads(body))).encode()).chat
 
 
 def test_of_messages_nothing_is_left_out_that_a_model_should_read():

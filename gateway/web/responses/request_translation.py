@@ -64,13 +64,16 @@ def to_chat_request(
         own: The items of this request's own input.
 
     Raises:
-        BadRequest: The conversation is empty, or has an item that cannot be translated.
+        BadRequest: The conversation is empty, has nothing that a model reads, or an item that cannot be translated.
     """
     if not own and not previous:
         raise BadRequest("The request must have an input.", param="input")
     context = [*previous, *own]
     chat: Json = {name: value for name, value in fields.items() if name not in _NOT_PASSED}
-    chat |= {"model": read.model, "messages": chat_messages(context, read.instructions, len(previous))}
+    messages = chat_messages(context, read.instructions, len(previous))
+    if not messages:
+        raise BadRequest("The input has calls of hosted tools alone, which no model reads.", param="input")
+    chat |= {"model": read.model, "messages": messages}
     if read.max_output_tokens is not None:
         chat["max_completion_tokens"] = read.max_output_tokens
     if read.stream or read.background:

@@ -64,7 +64,7 @@ async def heard(running, *, followed=True):
     feed = feed_of(running)
     last = await last_published(feed.subscriber.source.replay)
     await running.until(
-        lambda: feed.subscriber._expected > last and not running.here.gateway.index.scripts.busy
+        lambda: feed.subscriber._order.expected > last and not running.here.gateway.index.scripts.busy
     )
     if followed:
         await running.until(lambda: "w0" in index_of(running).followed)
