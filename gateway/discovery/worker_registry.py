@@ -51,7 +51,9 @@ class RegistryNews:
         """Wait until there are more changes than `seen`, but no longer than so many seconds."""
         if self.count == seen:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._arrived.wait(), seconds)
+                # Not asyncio.wait_for, which before Python 3.12 loses a cancellation that comes with the news.
+                async with asyncio.timeout(seconds):
+                    await self._arrived.wait()
 
 
 class WorkerRegistry:

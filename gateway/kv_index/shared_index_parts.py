@@ -159,7 +159,8 @@ class SharedIndexParts:
         With a larger index the gateway starts to serve earlier, and routes by load and by the shards read so far.
         """
         try:
-            await asyncio.wait_for(self.reader.ready.wait(), LOAD_SECONDS_MAX)
+            async with asyncio.timeout(LOAD_SECONDS_MAX):
+                await self.reader.ready.wait()
         except TimeoutError:
             log.info("the prefix index is still being read; until then requests are routed by load")
 

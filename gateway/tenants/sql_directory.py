@@ -202,7 +202,8 @@ class SqlDirectory:
     async def wait_until_loaded(self) -> None:
         """Wait, for a bounded time, until everything is read or the database turns out not to answer."""
         try:
-            await asyncio.wait_for(self.attempted.wait(), WHOLE_SECONDS_MAX)
+            async with asyncio.timeout(WHOLE_SECONDS_MAX):
+                await self.attempted.wait()
         except TimeoutError:
             log.warning("tenants are not loaded after %g s; keys are refused with a 503", WHOLE_SECONDS_MAX)
 

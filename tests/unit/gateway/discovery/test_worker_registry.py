@@ -1,0 +1,20 @@
+"""The notifications of changes of the worker registry."""
+
+import asyncio
+
+from gateway.discovery.worker_registry import RegistryNews
+
+
+async def test_a_wait_that_is_cancelled_as_news_arrive_ends_all_the_same():
+    news = RegistryNews()
+    waiting = asyncio.create_task(news.wait(0, 60.0))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    news.notify()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+
+
+async def test_a_wait_for_news_ends_after_its_seconds():
+    await RegistryNews().wait(0, 0.001)
