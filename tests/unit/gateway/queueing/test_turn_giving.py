@@ -227,7 +227,7 @@ async def test_no_request_is_looked_at_while_no_worker_has_room_for_the_smallest
     room = room_for(worker, clock, passed_over_max=8, room_left=lambda closed, tokens: tokens <= free)
     tasks = [asyncio.create_task(enter(room, worker, uncached_tokens=tokens)) for tokens in (500, 300, 800)]
     await run_tasks()
-    assert len(looked) == 1, "the first one, who found nobody here"
+    assert len(looked) == 1, "only the first request, which found no other waiting, was ranked on arrival"
     free = 299
     assert not room.give_turns()
     assert len(looked) == 1
