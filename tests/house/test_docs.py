@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 README_LINES_MAX = 170
+BYTES_MAX = {"CONTRIBUTING.md": 35_000, "docs/pages/extend/where-things-happen.md": 40_000}
 
 
 def test_the_site_builds_without_a_broken_link(tmp_path):
@@ -39,3 +40,9 @@ def test_files_that_are_linked_exist(name):
 
 def test_the_readme_can_be_read_at_one_sitting():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES_MAX
+
+
+def test_the_pages_for_contributors_stay_short():
+    assert {
+        name: size for name, most in BYTES_MAX.items() if (size := (ROOT / name).stat().st_size) > most
+    } == {}

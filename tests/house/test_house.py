@@ -23,6 +23,7 @@ ENTRIES = {
 
 FILE_NAME = re.compile(r"(?<![\w/.<{*])(?:\.\./)?((?:\w+/)*\w+\.(?:py|lua))\b")
 NAMES_FILES_OF_ENGINES = {"workers/probing/installed_engine.py"}
+PAGES_OF_CONTRIBUTORS = (ROOT / "CONTRIBUTING.md", ROOT / "docs/pages/extend/where-things-happen.md")
 
 MIGRATIONS = "gateway.database.migrations.versions."
 """Alembic finds these by their place."""
@@ -129,14 +130,14 @@ def test_a_unit_test_lies_where_its_module_lies():
     assert sorted(SEVERAL_MODULES - lost) == []
 
 
-def test_every_file_that_a_comment_or_the_contributing_page_names_exists():
+def test_every_file_that_a_comment_or_a_page_for_contributors_names_exists():
     there = {
         f"/{path.relative_to(ROOT)}" for path in ROOT.glob("[a-z]*/**/*") if path.suffix in (".py", ".lua")
     }
     ends = {"/" + path.split("/", at)[-1] for path in there for at in range(1, path.count("/") + 1)}
     named = {
         f"{path.relative_to(ROOT)}: {name}"
-        for path in [ROOT / "CONTRIBUTING.md", *SOURCES]
+        for path in [*PAGES_OF_CONTRIBUTORS, *SOURCES]
         for name in FILE_NAME.findall(path.read_text(encoding="utf-8"))
         if f"/{name}" not in ends and str(path.relative_to(ROOT)) not in NAMES_FILES_OF_ENGINES
     }

@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter, defaultdict
-from pathlib import Path
 
 from tests.house.generated import metrics
 from tests.house.sources import ROOT, SOURCES, folders, module, prose, public_classes, words_of
 
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+WHERE = ROOT / "docs" / "pages" / "extend" / "where-things-happen.md"
+"""The map: questions, and the file and function that answer each."""
 
 PERSONS = re.compile(
     r"\b(who|whom|whose|whoever|whomever|nobody|somebody|everybody|anybody|someone|everyone|anyone|no one)\b",
@@ -88,28 +89,43 @@ def test_every_folder_stands_in_the_map_of_the_house():
     assert sorted(named - set(folders())) == []
 
 
+def map_rows() -> list[list[str]]:
+    """Return the cells of all rows of the map: the question, where it is decided, where it is done."""
+    lines = [line for line in WHERE.read_text(encoding="utf-8").split("\n") if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in cells if row[0] not in ("step", "question", "---")]
+
+
+def is_defined(name: str, text: str) -> bool:
+    """Return whether a file in Python, Lua or YAML defines the name: a function, a class, a value, a field."""
+    pattern = (
+        rf"^\s*(async )?(def|class) {name}\b|^\s*(local )?function (\w+\.)?{name}\b"
+        rf'|\b{name}\b *(:[^=\n]+)?=|^\s*{name}: |"{name}"'
+    )
+    return re.search(pattern, text, re.MULTILINE) is not None
+
+
 def test_the_files_and_names_stand_where_the_map_says():
     missing = []
-    for question, answer in rows("Where things happen"):
-        quoted = re.findall(r"`([^`]+)`", answer)
-        named = [word for word in quoted if word.endswith((".py", ".lua"))]
-        found: list[Path] = [
-            file for word in quoted if (ROOT / word).is_dir() for file in (ROOT / word).glob("*.py")
-        ]
-        for word in named:
-            # A file may be named without its folder after another file of that folder.
-            near = (
-                ROOT / word,
-                *(file.parent / word for file in found),
-                *ROOT.glob(f"gateway/**/lua/{word}"),
-            )
-            files = [file for file in near if file.is_file()]
-            missing += [] if files else [f"{question}: {word}"]
-            found += files[:1]
-        text = "\n".join(file.read_text(encoding="utf-8") for file in found)
-        names = [word.rpartition(".")[2] for word in quoted if re.fullmatch(r"\w+(\.\w+)?", word)]
-        missing += [f"{question}: {name}" for name in names if name not in ("py", "lua") and name not in text]
+    for question, *answers in map_rows():
+        folder, text = ROOT, ""
+        for quoted in re.findall(r"`([^`]+)`", " ".join(answers)):
+            if re.search(r"\.(py|lua|yaml|tpl|json)$", quoted):
+                # A file may be named without its folder after another file of that folder.
+                file = ROOT / quoted if "/" in quoted else folder / quoted
+                folder, text = file.parent, file.read_text(encoding="utf-8") if file.is_file() else ""
+                missing += [] if text else [f"{question}: {quoted}"]
+            elif "/" in quoted:
+                missing += [] if (ROOT / quoted).is_dir() else [f"{question}: {quoted}"]
+            elif re.fullmatch(r"\w+", quoted) and not is_defined(quoted, text):
+                missing.append(f"{question}: {quoted}")
     assert missing == []
+
+
+def test_the_map_names_one_place_where_a_question_is_decided():
+    files = re.compile(r"`[\w/.-]+\.(?:py|lua|yaml|tpl|json)`")
+    several = [row[0] for row in map_rows() if len(row) == 3 and len(files.findall(row[1])) > 1]
+    assert several == []
 
 
 def test_no_class_and_no_module_has_a_name_that_the_glossary_refuses():
