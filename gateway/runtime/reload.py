@@ -37,7 +37,7 @@ from gateway.telemetry import logs
 from gateway.tenants.keys import pepper
 from gateway.tenants.tenant_register import TenantRegister
 from gateway.tenants.yaml_directory import register_from_settings
-from gateway.wiring.dispatch import queue_rules, shadow_of
+from gateway.wiring.dispatch_rules import queue_rules, shadow_of
 from gateway.wiring.fleet import warn_of_shared_caches
 from policies.registry import routing_policy
 from policies.routing.protocol import RoutingPolicy

@@ -3,7 +3,8 @@
 app.py joins three groups of parts:
 
 stores               `quotas`, `records` (tenants, usage, responses, files, batches), `cells`
-fleet_parts          `fleet` (workers), `dispatch` (router with its policy, waiting rooms, attempts), `shared_queue`
+fleet_parts          `fleet` (workers), `acquisition_parts` (router with its policy, waiting rooms), `dispatch`
+                     (attempts beside them), `dispatch_rules` (what a reload may change of these), `shared_queue`
 request_observers    `telemetry` (metrics, traces, access log), `counters_follow_fleet`
 
 `identity` makes the verifiers of tokens. `gauges` lists the metrics of the present state, from one module for each
