@@ -8,7 +8,7 @@ the request and its own), is one sample of
 Recursive least squares with exponential forgetting fits both constants at once (Haykin, Adaptive Filter Theory,
 chapter "The RLS Algorithm"), in two numbers and a 2 x 2 matrix per worker. Three things make the fit robust:
 
-* A sample weighs 1 / (1 + thousands of tokens) of its error, for long prefills vary in proportion to their length.
+* A sample has the weight 1 / (1 + thousands of tokens), since long prefills vary in proportion to their length.
 * An error of more than four times the usual error counts as four times (Huber's clipping), so that neither one
   stalled request nor a stall of six reverses the ranking. Of a worker that becomes ten times slower, the learnt
   time is twice the former one after ten answers, five times after 35, and eight times after 80.
@@ -142,11 +142,6 @@ def shrunk_speed(
         ms_per_token=_between(fleet.ms_per_token, own.ms_per_token, prefill),
         step_ms=_between(fleet_step_ms, step_ms, decode),
     )
-
-
-def learn_step(speed: Speed, tpot_ms: float) -> Speed:
-    """Return the speed after one more stream, with tokens that came `tpot_ms` apart on average."""
-    return replace(speed, step_ms=updated_step_ms(speed.step_ms, tpot_ms))
 
 
 def updated_step_ms(step_ms: float, tpot_ms: float) -> float:

@@ -138,7 +138,7 @@ class FleetSpeeds:
 
     _by_models: dict[frozenset[str], SpeedSamples] = field(default_factory=dict)
 
-    def first_token(
+    def learn_first_token(
         self, models: frozenset[str], learnt: LearntSpeed, *, tokens: int, ttft_ms: float
     ) -> None:
         """Learn from a first token that came `ttft_ms` after dispatch, with `tokens` uncached tokens to compute."""
@@ -148,7 +148,7 @@ class FleetSpeeds:
         samples.learn_prefill(tokens, ttft_ms)
         learnt.own.learn_prefill(tokens, ttft_ms)
 
-    def step(self, models: frozenset[str], learnt: LearntSpeed, *, tpot_ms: float) -> None:
+    def learn_step(self, models: frozenset[str], learnt: LearntSpeed, *, tpot_ms: float) -> None:
         """Learn from a stream whose tokens came `tpot_ms` apart on average."""
         samples = self._by_models.get(models) or self._of(models)
         if learnt.fleet is not samples:

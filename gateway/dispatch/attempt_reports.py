@@ -85,10 +85,10 @@ class AttemptReports:
                 if prefill.learnt.own.fit.samples < SAMPLES_MIN:
                     # The queue needs the speed of an unknown worker before its first long answers have ended.
                     tokens = max(1, placement.tokens_ahead)
-                    fleet.first_token(prefill, tokens=tokens, ttft_ms=ttft_seconds * 1000)
+                    fleet.learn_first_token(prefill, tokens=tokens, ttft_ms=ttft_seconds * 1000)
                     attempt.ttft_learnt = True
             progress.first_token_seconds = now - pending.ctx.received_at
-        self._placements.first_token(placement)
+        self._placements.note_first_token(placement)
         self._capacity_freed()
 
     def completed(self, pending: PendingRequest) -> None:
@@ -127,13 +127,13 @@ class AttemptReports:
         if progress.stream:
             tpot = progress.tpot_seconds()
             if tpot is not None and progress.worker == placement.worker.id:
-                self._fleet.step(placement.worker, tpot * 1000)
+                self._fleet.learn_step(placement.worker, tpot * 1000)
         if progress.worker_ttft_seconds is None or attempt.ttft_learnt:
             return
         tokens = placement.tokens_ahead
         if cached_tokens is not None:
             tokens += min(placement.route.matched_tokens, pending.prompt.prompt_tokens) - cached_tokens
-        self._fleet.first_token(
+        self._fleet.learn_first_token(
             placement.prefill_worker, tokens=max(1, tokens), ttft_ms=progress.worker_ttft_seconds * 1000
         )
 

@@ -161,12 +161,12 @@ class Placements:
             placed_at=now,
         )
 
-    def first_token(self, placement: Placement) -> None:
+    def note_first_token(self, placement: Placement) -> None:
         """Free the prompt's share of the worker's prefill queue: the prompt is computed."""
-        placement.load_share.first_token()
+        placement.load_share.note_first_token()
         if placement.rank is not None:
-            placement.rank.first_token()
-        self._queue.first_token(placement.ticket)
+            placement.rank.note_first_token()
+        self._queue.note_first_token(placement.ticket)
 
     def end(self, placement: Placement, cost_change: float) -> bool:
         """Free everything that was reserved; see SharedQueue.leave for the result."""

@@ -53,7 +53,7 @@ class PairLoadShare(LoadShare):
         """Tokens of the prefill worker's window that this request takes until its prefill is done."""
         return self._prompt.tokens_queued
 
-    def first_token(self) -> None:
+    def note_first_token(self) -> None:
         """Take the request off the prefill worker."""
         self._prompt.end()
 

@@ -129,13 +129,13 @@ class Fleet(WorkerLookup):
         """Return whether other workers can serve what this one does not."""
         return all(any(other is not worker for other in self.serving(model)) for model in worker.models)
 
-    def first_token(self, worker: Worker, *, tokens: int, ttft_ms: float) -> None:
+    def learn_first_token(self, worker: Worker, *, tokens: int, ttft_ms: float) -> None:
         """Learn from a first token that came `ttft_ms` after dispatch, with `tokens` uncached tokens to compute."""
-        self._speeds.first_token(worker.models, worker.learnt, tokens=tokens, ttft_ms=ttft_ms)
+        self._speeds.learn_first_token(worker.models, worker.learnt, tokens=tokens, ttft_ms=ttft_ms)
 
-    def step(self, worker: Worker, tpot_ms: float) -> None:
+    def learn_step(self, worker: Worker, tpot_ms: float) -> None:
         """Learn from a stream whose tokens came `tpot_ms` apart on average."""
-        self._speeds.step(worker.models, worker.learnt, tpot_ms=tpot_ms)
+        self._speeds.learn_step(worker.models, worker.learnt, tpot_ms=tpot_ms)
 
     def reported_speed(self, worker: Worker, ms_per_token: float) -> None:
         """Take over what an uncached prompt token has taken the worker, as its engine reports it."""

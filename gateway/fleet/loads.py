@@ -6,7 +6,8 @@
 
 A share counts from the moment its request is sent, not from the moment it is answered: the next routing decision, a
 microsecond later, must see it. The work of the other gateways is what Redis reported last
-(gateway/queueing/shared/membership.py), and what was told since (announced_dispatches.py). The engine's own reports
+(gateway/queueing/shared/membership.py) and what they announced since (announced_dispatches.py);
+policies/others_load.py estimates from both what is left of it between two reports. The engine's own reports
 (load_feeds.py, else the probes of fleet.py) add what comes from outside all gateways. `WorkerLoad` joins them all.
 """
 
@@ -60,8 +61,8 @@ class WorkerLoad:
     """The work that reached the worker without any gateway."""
     on_change: tuple["partial[None]", ...] = ()
     """Called after every change of the load, and of what else ranks the worker among others."""
-    _external: ExternalLoad = field(default_factory=ExternalLoad)
-    _others: OthersLoad[bytes] = field(default_factory=OthersLoad)
+    _external_estimate: ExternalLoad = field(default_factory=ExternalLoad)
+    _others_estimate: OthersLoad[bytes] = field(default_factory=OthersLoad)
 
     @property
     def is_heard(self) -> bool:
@@ -81,12 +82,12 @@ class WorkerLoad:
     def update_others(self, others: LoadTotals) -> None:
         """Take over the share of the other gateways, as Redis reports it."""
         now = self.clock()
-        self._others.report(others, now + REPORT_AHEAD_SECONDS)
+        self._others_estimate.report(others, now + REPORT_AHEAD_SECONDS)
         self._update_others(now)
 
     def forget_others(self) -> None:
         """Forget the share of the other gateways, of which nothing is reported any more."""
-        self._others.forget()
+        self._others_estimate.forget()
         self._update_others(self.clock())
 
     def count_dispatch_elsewhere(
@@ -94,7 +95,7 @@ class WorkerLoad:
     ) -> None:
         """Count a request that another gateway has sent here; `speed`: the worker's."""
         ahead = self.all_tokens_queued - self.computed(speed)
-        self._others.dispatched(
+        self._others_estimate.dispatched(
             request,
             uncached_tokens=uncached_tokens,
             kv_tokens=kv_tokens,
@@ -106,12 +107,12 @@ class WorkerLoad:
     def end_dispatch_elsewhere(self, request: bytes) -> None:
         """Take off a request of another gateway that has ended."""
         now = self.clock()
-        self._others.ended(request, now)
+        self._others_estimate.ended(request, now)
         self._update_others(now)
 
     def _update_others(self, now: float) -> None:
-        self._others.take_off_computed(now)
-        others, before = self._others.totals, self.others.tokens_queued
+        self._others_estimate.take_off_computed(now)
+        others, before = self._others_estimate.totals, self.others.tokens_queued
         if others.tokens_queued < before or (others.tokens_queued and not self.all_tokens_queued):
             self.busy_since = now
         self.others = others
@@ -129,8 +130,8 @@ class WorkerLoad:
         self._update_external(load, self.heard_at, EXTERNAL_WINDOW_SECONDS)
 
     def _update_external(self, load: EngineLoad | None, now: float, window_seconds: float) -> None:
-        self._external.update(self._beyond_gateways(load), now, window_seconds)
-        self.external = self._external.load
+        self._external_estimate.update(self._beyond_gateways(load), now, window_seconds)
+        self.external = self._external_estimate.load
         for changed in self.on_change:
             changed()
 
@@ -173,7 +174,7 @@ class LoadShare:
         """Tokens of the worker's window that this request takes until its prefill is done."""
         return self.tokens_queued
 
-    def first_token(self) -> None:
+    def note_first_token(self) -> None:
         """Take the request's prompt off the queue: its prefill is done."""
         load = self._load
         if load is not None and self.tokens_queued:
@@ -188,7 +189,7 @@ class LoadShare:
         load = self._load
         if load is not None:
             if self.tokens_queued:
-                self.first_token()
+                self.note_first_token()
             load.kv_tokens -= self._kv_tokens
             load.streams -= 1
             self._load = None

@@ -43,7 +43,7 @@ class RankShare:
         load.tokens_queued += uncached_tokens
         load.streams += 1
 
-    def first_token(self) -> None:
+    def note_first_token(self) -> None:
         """Take the request's prompt off the queue: its prefill is done."""
         if self._load is not None:
             self._load.tokens_queued -= self._tokens
@@ -51,7 +51,7 @@ class RankShare:
 
     def end(self) -> None:
         """Take the request off the rank's load."""
-        self.first_token()
+        self.note_first_token()
         if self._load is not None:
             self._load.streams -= 1
             self._load = None

@@ -343,7 +343,7 @@ class Simulation:
         outcome.cached_tokens = job.cached_tokens
         self._news.first_token(sent, now)
         view = self._gateways[sent.gateway].view
-        view.speeds.first_token(sent.worker, sent.tokens_ahead, 1000 * (now - sent.at))
+        view.speeds.learn_first_token(sent.worker, sent.tokens_ahead, 1000 * (now - sent.at))
 
     def _finished(self, job: SimulatedJob, now: float) -> None:
         outcome, sent = self._outcomes[job.number], self._sent.pop(job.number)
@@ -355,7 +355,7 @@ class Simulation:
         gateway.answered(job.request)
         tpot = outcome.tpot
         if tpot is not None:
-            gateway.view.speeds.step(sent.worker, 1000 * tpot)
+            gateway.view.speeds.learn_step(sent.worker, 1000 * tpot)
         self._end(job.number)
 
     def _evictions(self, worker: int, now: float) -> None:

@@ -5,8 +5,10 @@ In a fleet of equal workers without service classes only the time of a step is l
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from policies.admission.target_refusal import MeetsTarget
-from policies.latency_model import learn_step
+from policies.latency_model import updated_step_ms
 from policies.simulation.scenario import Scenario
 from policies.simulation.trace import MODEL
 from policies.speeds import FleetSpeeds, LearntSpeed
@@ -43,19 +45,20 @@ class WorkerSpeeds:
         """Return whether a worker meets a target `left_ms` from now, with so many tokens to compute until then."""
         return not self._learnt or meets(self.of[worker], self._learnt[worker].fit, tokens, left_ms)
 
-    def first_token(self, worker: int, tokens: int, ttft_ms: float) -> None:
+    def learn_first_token(self, worker: int, tokens: int, ttft_ms: float) -> None:
         """Learn from a first token `ttft_ms` after dispatch, with `tokens` to compute."""
         if self._learnt:
-            self._fleet.first_token(MODELS, self._learnt[worker], tokens=tokens, ttft_ms=ttft_ms)
+            self._fleet.learn_first_token(MODELS, self._learnt[worker], tokens=tokens, ttft_ms=ttft_ms)
             self._follow()
 
-    def step(self, worker: int, tpot_ms: float) -> None:
+    def learn_step(self, worker: int, tpot_ms: float) -> None:
         """Learn from a stream with tokens that came `tpot_ms` apart."""
         if self._learnt:
-            self._fleet.step(MODELS, self._learnt[worker], tpot_ms=tpot_ms)
+            self._fleet.learn_step(MODELS, self._learnt[worker], tpot_ms=tpot_ms)
             self._follow()
         else:
-            self.of[worker] = learn_step(self.of[worker], tpot_ms)
+            speed = self.of[worker]
+            self.of[worker] = replace(speed, step_ms=updated_step_ms(speed.step_ms, tpot_ms))
             self._changed(worker)
 
     def _follow(self) -> None:

@@ -111,8 +111,8 @@ class ScriptedQueue:
         if self.shared:
             self._members.add(shared.id)
 
-    def first_token(self, shared: SharedTicket) -> None:
-        self.placements.first_token(shared)
+    def note_first_token(self, shared: SharedTicket) -> None:
+        self.placements.note_first_token(shared)
 
     def leave(self, shared: SharedTicket, cost_change: float) -> bool:
         self.placements.drop(shared)

@@ -130,7 +130,7 @@ class Scene:
             self.clock.advance(random.expovariate(len(self.workers)))
         random.shuffle(self.shares)
         for share in self.shares[: len(self.shares) // 2]:
-            share.first_token()
+            share.note_first_token()
         for _ in range(len(self.shares) // 3):
             self.shares.pop().end()
         for worker in random.sample(self.workers, 5):

@@ -50,7 +50,7 @@ class LocalPlacements:
         own.kv_tokens += ticket.kv_tokens
         return placement
 
-    def first_token(self, ticket: SharedTicket) -> bool:
+    def note_first_token(self, ticket: SharedTicket) -> bool:
         """Take the prompt off the prefill queue, and return whether the ticket holds a placement."""
         placement = self._placements.get(ticket.id)
         if placement is None:

@@ -101,9 +101,9 @@ class QueueShards:
         """Note a place that was given here, without the queue."""
         self._shards[shared.shard].note_placed(shared, worker, uncached_tokens)
 
-    def first_token(self, shared: SharedTicket) -> None:
+    def note_first_token(self, shared: SharedTicket) -> None:
         """Note that the request's prefill is done."""
-        self._shards[shared.shard].first_token(shared)
+        self._shards[shared.shard].note_first_token(shared)
 
     def leave(self, shared: SharedTicket, cost_change: float) -> bool:
         """Note that a request has ended or waits no longer; see SharedQueue."""

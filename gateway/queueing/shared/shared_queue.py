@@ -1,6 +1,6 @@
 """The shared queue: turns that all gateways give together, for the requests of one of them. See membership.py.
 
-    turn         a place in the request's turn (turn_requests.py)  --first_token--> --leave--> gone
+    turn         a place in the request's turn (turn_requests.py)  --note_first_token--> --leave--> gone
     spare        a place that no request waits for
     note_placed  a place that this gateway gave by itself, and reports
 
@@ -202,9 +202,12 @@ class SharedQueue:
             queues, name = self.membership.queues(shared_ticket.queue), f"{shared_ticket.id}+"
             self.membership.send(_last(self._store.join(queues, LEASE_MS, name, [place], fresh=False)))
 
-    def first_token(self, shared_ticket: SharedTicket) -> None:
+    def note_first_token(self, shared_ticket: SharedTicket) -> None:
         """Note that the request's prefill is done."""
-        if not self._places.first_token(shared_ticket) or shared_ticket.id not in self.membership.known_ids:
+        if (
+            not self._places.note_first_token(shared_ticket)
+            or shared_ticket.id not in self.membership.known_ids
+        ):
             return
         if self.requests:
             self._report_first_token(shared_ticket)

@@ -81,7 +81,7 @@ class SharedTurns(Protocol):
         """Note a place that was given here, without the queue."""
         ...
 
-    def first_token(self, shared: SharedTicket) -> None:
+    def note_first_token(self, shared: SharedTicket) -> None:
         """Note that the request's prefill is done."""
         ...
 

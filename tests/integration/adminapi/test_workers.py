@@ -99,7 +99,7 @@ async def test_a_class_that_prefers_another_worker_to_being_late_is_explained_so
             _, found = await explained(running, "hello", service_class="chat")
             slow, other = (each["worker"] for each in found["workers"])
             for _ in range(SAMPLES_MIN):
-                fleet.first_token(fleet[slow], tokens=10, ttft_ms=2000)
+                fleet.learn_first_token(fleet[slow], tokens=10, ttft_ms=2000)
             _, found = await explained(running, "hello", service_class="code")
             first, late = found["workers"]
             body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}

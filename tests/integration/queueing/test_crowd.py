@@ -50,7 +50,7 @@ class Crowd:
         at, _, request, placement = heappop(self.events)
         stage = self.stage
         stage.clock.advance(max(0.0, at - stage.clock()))
-        stage.placements.first_token(placement)
+        stage.placements.note_first_token(placement)
         stage.rooms.give_turns()
         end = partial(stage.attempts.reports.free_unused, placement)
         stage.acquisition.end_and_correct(request, None, end)

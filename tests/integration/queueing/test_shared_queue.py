@@ -328,11 +328,11 @@ async def test_a_first_token_is_reported_unless_its_request_ends_at_once(two, mo
     monkeypatch.setattr(one._store, "first_token", report)
     whole, placed = asks(one)
     await placed
-    one.first_token(whole)
+    one.note_first_token(whole)
     one.leave(whole, 0.0)
     stream, placed = asks(one)
     await placed
-    one.first_token(stream)
+    one.note_first_token(stream)
     await until(lambda: reported)
     assert reported == [stream.id]
     one.leave(stream, 0.0)
@@ -348,5 +348,5 @@ async def test_a_request_whose_prefix_was_computed_while_it_waited_needs_only_th
     _, waits = await waiting(one, lambda: now)
     now = half
     await asyncio.sleep(2 * AGE_SECONDS)
-    one.first_token(placed[0][0])
+    one.note_first_token(placed[0][0])
     assert (await waits).uncached_tokens == WINDOW // 2

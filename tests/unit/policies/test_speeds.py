@@ -25,7 +25,7 @@ def fleet(count=3):
 
 
 def taught(speeds, workers, at, *, tokens, ttft_ms):
-    speeds.first_token(MODELS, workers[at], tokens=tokens, ttft_ms=ttft_ms)
+    speeds.learn_first_token(MODELS, workers[at], tokens=tokens, ttft_ms=ttft_ms)
 
 
 def best(workers, matched):
@@ -74,7 +74,7 @@ def test_a_worker_that_joins_is_as_fast_as_its_fellows_until_it_says_otherwise()
     speeds, workers = fleet(1)
     for tokens in (100, 2000) * 100:
         taught(speeds, workers, 0, tokens=tokens, ttft_ms=5 + 0.02 * tokens)
-        speeds.step(MODELS, workers[0], tpot_ms=4.0)
+        speeds.learn_step(MODELS, workers[0], tpot_ms=4.0)
     late = LearntSpeed()
     speeds.joined(MODELS, late)
     assert late.speed.ms_per_token == pytest.approx(workers[0].speed.ms_per_token, rel=0.1)
@@ -86,7 +86,7 @@ def test_workers_of_another_model_teach_nothing():
     speeds, workers = fleet(1)
     other = LearntSpeed()
     for _ in range(50):
-        speeds.first_token(frozenset({"tiny"}), other, tokens=100, ttft_ms=1.0)
+        speeds.learn_first_token(frozenset({"tiny"}), other, tokens=100, ttft_ms=1.0)
     taught(speeds, workers, 0, tokens=100, ttft_ms=30.0)
     assert workers[0].speed.ms_per_token > 0.09
 

@@ -74,7 +74,7 @@ def test_a_placement_is_listed_for_the_other_gateways(stage):
 
 def test_the_first_token_frees_the_window_and_keeps_the_stream(stage):
     placement = place(stage, route("a"))
-    stage.placements.first_token(placement)
+    stage.placements.note_first_token(placement)
     assert load(stage, "a") == (0, 1, 650)
     assert [each.uncached_tokens for each in stage.queue.placements] == [0]
 
@@ -105,7 +105,7 @@ def test_ending_twice_frees_once(stage):
 def test_a_first_token_after_the_end_changes_nothing(stage):
     placement = place(stage, route("a"))
     stage.placements.end(placement, 0.0)
-    stage.placements.first_token(placement)
+    stage.placements.note_first_token(placement)
     assert stage.reserved() == {}
 
 
@@ -157,7 +157,7 @@ def test_the_decode_workers_ticket_costs_nothing(pair):
 
 def test_the_first_token_frees_the_prefill_worker_of_a_pair(pair):
     placement = place(pair, route("d", "p"))
-    pair.placements.first_token(placement)
+    pair.placements.note_first_token(placement)
     assert load(pair, "p") == (0, 0, 0)
     assert load(pair, "d") == (0, 1, 650)
 
@@ -166,7 +166,7 @@ def test_the_first_token_frees_the_prefill_worker_of_a_pair(pair):
 def test_the_end_of_a_pair_frees_both_workers_and_both_tickets(pair, after_first_token):
     placement = place(pair, route("d", "p"))
     if after_first_token:
-        pair.placements.first_token(placement)
+        pair.placements.note_first_token(placement)
     pair.placements.end(placement, 0.0)
     assert pair.reserved() == {}
 

@@ -30,7 +30,7 @@ def test_both_workers_count_the_request_from_its_dispatch_on(loads):
 
 
 def test_the_first_token_frees_the_prefill_worker_alone(loads):
-    share_of(loads).first_token()
+    share_of(loads).note_first_token()
     assert [figures(load) for load in loads] == [(0, 0, 0), (0, 1, 650)]
 
 
@@ -50,7 +50,7 @@ def test_ending_twice_frees_once(loads):
 def test_the_window_that_a_pair_takes_is_the_prefill_workers(loads):
     share = share_of(loads)
     assert share.tokens_computing == 512
-    share.first_token()
+    share.note_first_token()
     assert share.tokens_computing == 0
 
 

@@ -27,7 +27,7 @@ async def call(stage, *, sequence=1, prompt=None, **context):
 
 def learn_speed(stage):
     for _ in range(SAMPLES_LEARNT):
-        stage.fleet.first_token(stage.worker("a"), tokens=100, ttft_ms=30.0)
+        stage.fleet.learn_first_token(stage.worker("a"), tokens=100, ttft_ms=30.0)
 
 
 async def test_a_stream_is_asked_for_as_it_came(stage):

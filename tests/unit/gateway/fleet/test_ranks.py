@@ -54,7 +54,7 @@ def test_what_continues_a_prompt_follows_it(ranks):
     first = ranks.choose(WORKER, 4, prompt(*path(100)))
     ahead = ranks.choose(WORKER, 4, prompt(*path(200)))
     for place in (first, ahead):
-        place.first_token()
+        place.note_first_token()
     assert first.number != ahead.number
     assert sent(ranks, *path(100, 12)) == first.number
     assert sent(ranks, *path(200, 12)) == ahead.number

@@ -56,7 +56,7 @@ def learnt_as(stage, name, ms_per_token):
     worker = stage.worker(name)
     for _ in range(200):
         for tokens in (100, 1000):
-            stage.fleet.first_token(worker, tokens=tokens, ttft_ms=ms_per_token * tokens)
+            stage.fleet.learn_first_token(worker, tokens=tokens, ttft_ms=ms_per_token * tokens)
 
 
 def end(stage, request, placement):
