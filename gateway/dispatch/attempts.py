@@ -90,7 +90,7 @@ class Attempts:
         )
 
     async def begin(self, pending: PendingRequest, keep_alive: KeepAlive | None = None) -> None:
-        """Begin an attempt on the best worker that was not tried yet, once there is one with room.
+        """Begin an attempt on the best worker that has not failed, once there is one with room.
 
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, ClientTimeoutPassed; after
         failures Overloaded, WorkerError.
@@ -186,9 +186,10 @@ class Attempts:
     async def _placement_in_turn(
         self, pending: PendingRequest, keep_alive: KeepAlive | None
     ) -> Placement | None:
-        """Return a placement in the request's turn, for its first attempt.
+        """Return a placement in the request's turn; None if providers failed and no worker here takes it.
 
-        Also for a later one if only providers have failed: the request has had no turn at a worker here.
+        It is for the first attempt, for one after a preemption, and for one after only providers have failed, since
+        the request then has had no turn at a worker here.
         """
         if pending.failed_workers and not self.retries.may_spend():
             return None

@@ -71,7 +71,7 @@ class HedgedOpenings:
 
         The attempt that answers, or is left alone, leads; the other's placement is freed. Raises WorkerFailed.
         """
-        first = OpeningStream(attempt.placement.call_target.stream(call))
+        first = OpeningStream.start(attempt.placement.call_target.stream(call))
         race = _Race(self._reports, pending, attempt, first)
 
         async def open_second() -> OpeningStream | None:
@@ -79,7 +79,7 @@ class HedgedOpenings:
             if second is None:
                 return None
             stream = second.placement.call_target.stream(make_call(second.placement))
-            return race.add(second, OpeningStream(stream))
+            return race.add(second, OpeningStream.start(stream))
 
         try:
             winner = await first_of(first, after_seconds, open_second, race.drop)

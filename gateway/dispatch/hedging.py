@@ -49,9 +49,17 @@ class OpeningStream:
 
     __slots__ = ("stream", "task")
 
-    def __init__(self, stream: AbstractAsyncContextManager[WorkerAnswer]) -> None:
+    def __init__(
+        self, stream: AbstractAsyncContextManager[WorkerAnswer], task: "asyncio.Task[WorkerAnswer]"
+    ) -> None:
         self.stream = stream
-        self.task = asyncio.ensure_future(stream.__aenter__())
+        self.task = task
+        """Ends with the answer, once its first bytes are there."""
+
+    @classmethod
+    def start(cls, stream: AbstractAsyncContextManager[WorkerAnswer]) -> "OpeningStream":
+        """Start the task that opens the stream."""
+        return cls(stream, asyncio.get_running_loop().create_task(_enter(stream)))
 
     @property
     def refused(self) -> bool:
@@ -100,6 +108,10 @@ async def first_of(
                 raise _copy_of(err)
             running.remove(opening)
             on_failure(opening, err)
+
+
+async def _enter(stream: AbstractAsyncContextManager[WorkerAnswer]) -> WorkerAnswer:
+    return await stream.__aenter__()
 
 
 def _copy_of(err: WorkerFailed) -> WorkerFailed:

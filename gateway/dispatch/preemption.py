@@ -1,8 +1,9 @@
 """Preemption: batch requests may have to give up their placement while they wait for their first byte.
 
-The gateway closes the connection to the worker, which stops; the batch request waits for another turn, and its
-charge is taken back. Of a prefill/decode pair the room is the prefill worker's, and both connections are closed.
-The request that needs the room may wait at another gateway; see gateway/queueing/shared/preemption_requests.py.
+The gateway closes the connection to the worker, which stops. `answer` of gateway/pipeline.py catches Preempted and
+begins another attempt: the batch request waits for another turn, with the number of its ticket, and its charge is
+taken back. Of a prefill/decode pair the room is the prefill worker's, and both connections are closed. The request
+that needs the room may wait at another gateway; see gateway/queueing/shared/preemption_requests.py.
 """
 
 import asyncio
@@ -41,9 +42,8 @@ class PreemptibleAttempt:
             async with timeout:
                 answer = await opening
                 if not timeout.expired():
-                    timeout.reschedule(
-                        None
-                    )  # It was to be cut off in this very moment: the room is there now.
+                    # It may be due to be cut off in this moment: its prefill is done, so the room is there.
+                    timeout.reschedule(None)
                 return answer
         except TimeoutError:
             if not timeout.expired():
@@ -108,20 +108,22 @@ class Preemption:
 
     def can_make_room(self, needs: Sequence[Need]) -> bool:
         """Return whether cutting attempts off would make enough room for one of these needs."""
-        return bool(self._enough_for_any(needs))
+        return bool(self._victims_for_any(needs))
 
     def make_room(self, needs: Sequence[Need]) -> bool:
         """Cut attempts off, the last ones first, for the first need that can be met; return False if none can."""
-        attempts = self._enough_for_any(needs)
+        attempts = self._victims_for_any(needs)
         for attempt in attempts:
             self.remove(attempt)
             attempt.cut_off()
         return bool(attempts)
 
-    def _enough_for_any(self, needs: Sequence[Need]) -> list[PreemptibleAttempt]:
-        return next((found for need in needs if (found := self._enough_for(need))), [])
+    def _victims_for_any(self, needs: Sequence[Need]) -> list[PreemptibleAttempt]:
+        """Return the attempts to cut off for the first need that can be met; none if no need can."""
+        return next((found for need in needs if (found := self._victims_for(need))), [])
 
-    def _enough_for(self, need: Need) -> list[PreemptibleAttempt]:
+    def _victims_for(self, need: Need) -> list[PreemptibleAttempt]:
+        """Return the attempts to cut off for a need, the last ones first; none if all are not enough."""
         there = [each for each in self._attempts if each.placement.prefill_worker.id == need.worker]
         found: list[PreemptibleAttempt] = []
         if not there:

@@ -11,6 +11,7 @@ Code that makes room (a first token, an end, a worker that is back) calls `give_
 """
 
 from collections.abc import Callable, Collection
+from enum import Enum, auto
 from typing import Generic
 
 from gateway.queueing.received_work import ReceivedWork
@@ -22,6 +23,17 @@ from policies.admission.closed_workers import ClosedWorkers
 from policies.queueing.flow_heads import FlowHeads
 from policies.queueing.protocol import QueueTurn, Ticket
 from radix_cache.match import WorkerId
+
+
+class _Outcome(Enum):
+    """What became of a request whose turn it could be."""
+
+    PLACED = auto()
+    """It has its placement."""
+    PASSED_OVER = auto()
+    """It waits on, for room or for a worker of its own."""
+    GONE = auto()
+    """It can have no turn: its client has left, or its ranking raised an error."""
 
 
 class TurnGiving(Generic[Placed]):
@@ -86,15 +98,14 @@ class TurnGiving(Generic[Placed]):
         own_workers, heads = full is not None, self._heads(full or ())
         given = passed_over = 0
         while (turn := self.counters.next(heads.heads, self._clock())) is not None:
-            waiter = self.waiters.of(turn.ticket)
-            placed = self._look(waiter, closed)
-            if placed is None and not waiter.turn.done():
+            outcome = self._look(self.waiters.of(turn.ticket), turn, closed)
+            if outcome is _Outcome.PASSED_OVER:
                 heads.pass_over(turn.ticket)
                 passed_over += 1
                 if own_workers:
                     heads.leave_out(closed)
             else:
-                given += self._end_wait(waiter, turn, placed)
+                given += outcome is _Outcome.PLACED
                 heads.take(turn.ticket)
                 if own_workers:
                     heads.leave_out(self._full_workers() or ())
@@ -105,15 +116,6 @@ class TurnGiving(Generic[Placed]):
             ):
                 break
         return given > 0
-
-    def _end_wait(self, waiter: Waiter[Placed], turn: QueueTurn, placed: Placed | None) -> bool:
-        """Remove a request that was looked at, and give it the placement; False: it can have no turn."""
-        self.waiters.remove(waiter)
-        if placed is None:
-            return False
-        self._granted(turn, self._clock())
-        waiter.turn.set_result(placed)
-        return True
 
     def _may_have_room(self, closed: ClosedWorkers) -> bool:
         """Return whether a request here may get its turn now, on a worker that is not closed."""
@@ -148,16 +150,24 @@ class TurnGiving(Generic[Placed]):
             self._occupancy.correct(waiter.ticket, ticket)
             self.waiters.change(waiter, ticket)
 
-    def _look(self, waiter: Waiter[Placed], closed: ClosedWorkers) -> Placed | None:
-        """Return a placement if there is room for the request; one that can have no turn is done with."""
-        if waiter.turn.done():
-            return None  # Its task was cancelled.
+    def _look(self, waiter: Waiter[Placed], turn: QueueTurn, closed: ClosedWorkers) -> _Outcome:
+        """Give a request its placement if there is room for it, and return what became of the request."""
+        if waiter.turn.done():  # Its task was cancelled.
+            self.waiters.remove(waiter)
+            return _Outcome.GONE
         try:
-            return waiter.place(closed)
+            placed = waiter.place(closed)
         except Exception as err:  # noqa: BLE001 - what its routing policy raises concerns this request alone
-            waiter.turn.set_exception(err)
-        return None
+            self.waiters.refuse(waiter, err)
+            return _Outcome.GONE
+        if placed is None:
+            return _Outcome.PASSED_OVER
+        self.waiters.remove(waiter)
+        self._granted(turn, self._clock())
+        waiter.turn.set_result(placed)
+        return _Outcome.PLACED
 
     def _granted(self, turn: QueueTurn, now: float) -> None:
+        """Count the work of a request that has its turn."""
         self.counters.granted(turn)
         self._received.record(turn.ticket, now)

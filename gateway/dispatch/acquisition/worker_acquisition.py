@@ -31,7 +31,7 @@ from gateway.domain.errors import NoWorker, Overloaded
 from gateway.domain.token_usage import ChargedTokens
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
-from gateway.queueing.queued_request import with_estimate
+from gateway.queueing.queued_request import QueuedRequest, with_estimate
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.shared.turn_requests import AskAnew
@@ -160,33 +160,8 @@ class WorkerAcquisition:
         """Return a placement on a worker here, at once or in the request's turn. Raises what `acquire` handles."""
         room, tenant = self._rooms.of(pending.queue_name), pending.ctx.tenant.id
         shared = (self._only or self._queue.membership_of(pending.queue_name, tenant)).shared
-
-        # Rank the workers, and count the request in the demand that the dispatch windows follow.
-        waits = bool(room.waiters.by_number) and not shared and self._waits_whatever_the_ranking(pending)
-        decision = self._ranking.rank(pending, known_only=waits)
-        asked = queued_request(pending, decision.routes, decision.query.shared)
-        self._window.of_all_gateways.note_request(
-            pending.ctx.model.name,
-            pending.service_class.ttft_seconds,
-            tenant,
-            tokens=asked.uncached_tokens,
-            crowds=tenant in room.tenants,
-            flood=room.flood_of(tenant) if room.tenants else NONE_WAITING,
-        )
-        work_share = self._window.of_all_gateways.work_share(pending.ctx.model.name, tenant)
-        if work_share:
-            asked = msgspec.structs.replace(asked, work_share=work_share)
-
-        # Make room for an urgent request by preemption; refuse one that would miss its target all the same.
-        preempts = (
-            self.limits.preempts
-            and not pending.background
-            and self._urgent.make_room_in_time(pending, decision.routes)
-        )
-        if not preempts and (
-            pending.service_class.late in ("reject", "demote") or pending.ctx.expires_at is not None
-        ):
-            self.targets.check(pending, decision.routes, room)
+        decision, asked = self._rank_and_count(pending, room, shared=shared)
+        self._preempt_or_refuse(pending, decision, room)
 
         # Take a turn among the requests of all gateways, or of this one.
         ticket = pending.ticket = room.ticket(asked, pending.ticket)
@@ -203,6 +178,7 @@ class WorkerAcquisition:
                 self._begin_to_wait(pending, decision)
                 ticket = self.own_turns.await_worker(pending, decision.routes)
                 placement = await self._wait_for_own_turn(pending, room, ticket)
+
         if pending.waits:
             self._window.of_all_gateways.note_turn(
                 pending.ctx.model.name,
@@ -214,6 +190,45 @@ class WorkerAcquisition:
             )
         pending.charged_units = pending.ticket.cost
         return placement
+
+    def _rank_and_count(
+        self, pending: PendingRequest, room: WaitingRoom[Placement], *, shared: bool
+    ) -> tuple[Decision, QueuedRequest]:
+        """Rank the workers, and count the request in the demand that the dispatch windows follow.
+
+        Returns the ranking, and the request as the queue sees it.
+        """
+        windows, model, tenant = self._window.of_all_gateways, pending.ctx.model.name, pending.ctx.tenant.id
+        waits = bool(room.waiters.by_number) and not shared and self._waits_whatever_the_ranking(pending)
+        decision = self._ranking.rank(pending, known_only=waits)
+        asked = queued_request(pending, decision.routes, decision.query.shared)
+        windows.note_request(
+            model,
+            pending.service_class.ttft_seconds,
+            tenant,
+            tokens=asked.uncached_tokens,
+            crowds=tenant in room.tenants,
+            flood=room.flood_of(tenant) if room.tenants else NONE_WAITING,
+        )
+        work_share = windows.work_share(model, tenant)
+        return decision, msgspec.structs.replace(asked, work_share=work_share) if work_share else asked
+
+    def _preempt_or_refuse(
+        self, pending: PendingRequest, decision: Decision, room: WaitingRoom[Placement]
+    ) -> None:
+        """Preempt batch work for an urgent request; without that refuse one that would miss its target.
+
+        Raises what TtftTargets.check raises.
+        """
+        preempts = (
+            self.limits.preempts
+            and not pending.background
+            and self._urgent.make_room_in_time(pending, decision.routes)
+        )
+        if not preempts and (
+            pending.service_class.late in ("reject", "demote") or pending.ctx.expires_at is not None
+        ):
+            self.targets.check(pending, decision.routes, room)
 
     def _waits_whatever_the_ranking(self, pending: PendingRequest) -> bool:
         """Return whether a request waits behind others until its turn, in which it is ranked in any case.
@@ -291,6 +306,7 @@ class WorkerAcquisition:
         return self.own_turns.await_worker(pending, routes)
 
     def _begin_to_wait(self, pending: PendingRequest, decision: Decision) -> None:
+        """Note that the request waits, and preempt batch work for an urgent one."""
         if pending.progress.queued_at is None:
             pending.progress.queued_at = self._clock()
             shared = self._queue.membership_of(pending.queue_name, pending.ctx.tenant.id).shared
