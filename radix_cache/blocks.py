@@ -12,8 +12,8 @@ previous and u64 local; the first chained hash is the first local hash. Without 
 hashes of NVIDIA Dynamo's router and of the Mooncake indexer standard (RFC 1403). A salted chain begins with
 XXH3-64 over (salt bytes, local), so that two namespaces have no hash in common.
 
-XXH3 hashes with a public seed can be forged in seconds. Where tenants share a namespace, the hasher therefore takes
-a secret seed (see namespace.py). An index hash only guides routing; it never authorises the reuse of KV cache.
+XXH3 hashes with a public seed can be forged in seconds, so a gateway's hashers have a secret seed and salt
+(`hasher_for` of namespace.py). An index hash only guides routing; it never authorises the reuse of KV cache.
 """
 
 import sys

@@ -1,8 +1,10 @@
-"""Namespaces keep caches apart by model, adapter, isolation group, media and block size.
+"""Namespaces keep caches apart by model, isolation group and block size.
 
-The same text has different block hashes in two namespaces, in the prefix index and (through `cache_salt`) in the
-engine. Parts are length-prefixed before they are hashed, so that a crafted name cannot collide with another
-tenant's: ("ab", "c") and ("a", "bc") are different namespaces.
+The same text has different block hashes in two namespaces, in the prefix index (`hasher_for`) and in the engine
+(`cache_salt`); both depend on the deployment's secret too. A LoRA adapter is a model with a name of its own here.
+Images and other media of a prompt are told apart by their tokens (gateway/media/media_parts.py). Parts are
+length-prefixed before they are hashed, so that a crafted name cannot collide with another tenant's: ("ab", "c") and
+("a", "bc") are different namespaces.
 """
 
 import hashlib
@@ -25,8 +27,6 @@ class Namespace:
     """Tokens per block."""
     group: str = ""
     """The isolation group of tenants; empty: shared by all tenants."""
-    adapter: str = ""
-    media: str = ""
 
     def packed(self) -> bytes:
         """Return all parts, length-prefixed: equal bytes mean equal namespaces."""
@@ -42,8 +42,8 @@ class Namespace:
             at += 4 + size
         if len(parts) != 5:
             raise ValueError(f"a namespace has 5 parts, not {len(parts)}")
-        model, adapter, group, media, block_size = parts
-        found = cls(model=model, adapter=adapter, group=group, media=media, block_size=int(block_size))
+        model, _, group, _, block_size = parts
+        found = cls(model=model, group=group, block_size=int(block_size))
         if found.packed() != data:
             raise ValueError("these bytes are not a packed namespace")
         return found
@@ -51,13 +51,8 @@ class Namespace:
 
 @lru_cache(maxsize=NAMESPACES_MAX)
 def _packed(namespace: Namespace) -> bytes:
-    parts = (
-        namespace.model,
-        namespace.adapter,
-        namespace.group,
-        namespace.media,
-        str(namespace.block_size),
-    )
+    # Two parts are always empty: so namespaces have the same bytes, and hashes, in the indexes of all versions.
+    parts = (namespace.model, "", namespace.group, "", str(namespace.block_size))
     encoded = [part.encode() for part in parts]
     return b"".join(len(part).to_bytes(4, "little") + part for part in encoded)
 

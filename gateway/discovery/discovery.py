@@ -14,7 +14,7 @@ settings leaves, and joins again when it is gone. A worker of unknown kind joins
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.discovery.source import SourceUnavailable, WorkerSource
@@ -200,30 +200,46 @@ class Discovery:
 
     def reconcile(self) -> None:
         """Add, drain and remove workers, so that the fleet has those that the sources report."""
-        wanted = dict(self._static)
+        reported = self._reported()
+        self._kinds.keep_only(reported.values())
+        self._unknown = [one for one in reported.values() if self._kinds.resolved(one) is None]
+        self._fleet.expected = len(self._unknown)
+        self._refused = {worker: why for worker, why in self._refused.items() if worker in reported}
+        self._add_reported(reported)
+        self._drain_others(reported)
+        self._remove_drained()
+
+    def _reported(self) -> dict[WorkerId, WorkerSettings]:
+        """Return the workers of the settings and of all sources; of an id that two report, the first."""
+        reported = dict(self._static)
         for source in self._sources:
             for one in self._states[source.name].workers:
-                if len(wanted) < WORKERS_MAX:
-                    wanted.setdefault(WorkerId(one.id), one)
-        self._kinds.keep_only(wanted.values())
-        self._unknown = [one for one in wanted.values() if self._kinds.resolved(one) is None]
-        self._fleet.expected = len(self._unknown)
-        for worker, settings in wanted.items():
+                if len(reported) < WORKERS_MAX:
+                    reported.setdefault(WorkerId(one.id), one)
+        return reported
+
+    def _add_reported(self, reported: Mapping[WorkerId, WorkerSettings]) -> None:
+        """Let new workers join, and keep leaving ones that are reported again before they were removed."""
+        for worker, settings in reported.items():
             if worker not in self._joined:
                 self._join(worker, settings)
             elif worker in self._leaving and self._joined[worker] == settings:
-                # The worker is reported again before it was removed.
                 del self._leaving[worker]
                 if worker not in self._drained:
                     self._fleet.resume(worker, "a source reports it again")
-        self._refused = {worker: why for worker, why in self._refused.items() if worker in wanted}
+
+    def _drain_others(self, reported: Mapping[WorkerId, WorkerSettings]) -> None:
+        """Drain the workers that no source reports any more, or reports with other settings."""
         for worker, settings in self._joined.items():
-            if worker not in self._leaving and wanted.get(worker) != settings:
+            if worker not in self._leaving and reported.get(worker) != settings:
                 self._leaving[worker] = self._clock()
-                reported = worker in wanted
-                self._fleet.drain(
-                    worker, "its settings have changed" if reported else "no source reports it any more"
+                reason = (
+                    "its settings have changed" if worker in reported else "no source reports it any more"
                 )
+                self._fleet.drain(worker, reason)
+
+    def _remove_drained(self) -> None:
+        """Remove the leaving workers that have no streams left, or have had `drain_seconds`."""
         for worker, since in list(self._leaving.items()):
             late = self._clock() - since > self._drain_seconds
             if late or self._fleet[worker].load.streams == 0:
@@ -231,6 +247,7 @@ class Discovery:
                 self._fleet.remove(worker)
 
     def _join(self, worker: WorkerId, settings: WorkerSettings) -> None:
+        """Let a worker join if its kind is known and its client can be built."""
         resolved = self._kinds.resolved(settings)
         if resolved is None:
             return

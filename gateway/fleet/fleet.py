@@ -273,6 +273,7 @@ class Fleet(WorkerLookup):
         self._move(worker, worker.health.request_failed(self._clock()), reason)
 
     def _move(self, worker: Worker, state: HealthState, reason: str) -> None:
+        """Put a worker into this state of health, and notify of what that changes; `reason` is logged."""
         before, worker.health = worker.health, state
         if before.routable is not state.routable or before.on_trial is not state.on_trial:
             self._routable.clear()
@@ -285,21 +286,24 @@ class Fleet(WorkerLookup):
         if state.circuit_open:
             worker.openings += 1
             reason = f"{reason}; too many of its requests fail"
-        down = state.health is Health.DOWN
-        level = logging.WARNING if down else logging.INFO
+        level = logging.WARNING if state.health is Health.DOWN else logging.INFO
         log.log(level, "worker %s: %s, was %s: %s", worker.id, state.health, before.health, reason)
-        if down:
-            worker.response_shapes.forget()
-        if down and worker.report.instance_id is None:
-            # It may come back with an empty cache, and its kind does not report that.
-            for listener in self._listeners:
-                listener.cache_lost(worker.id)
-        if down and not state.circuit_open and self.is_dispensable(worker):
-            # Other workers can serve what it has not begun to answer. Without others it may yet come back.
-            worker.adapter.abandon()
+        if state.health is Health.DOWN:
+            self._went_down(worker)
         # A worker that is back has room, and requests that waited for a worker that is gone are ranked anew.
         for listener in self._listeners:
             listener.capacity_freed()
+
+    def _went_down(self, worker: Worker) -> None:
+        """Forget what may not hold when the worker comes back, and give up its connections if others can serve."""
+        worker.response_shapes.forget()
+        if worker.report.instance_id is None:
+            # It may come back with an empty cache, and its kind does not report that.
+            for listener in self._listeners:
+                listener.cache_lost(worker.id)
+        if not worker.health.circuit_open and self.is_dispensable(worker):
+            # Other workers can serve what it has not begun to answer. Without others it may yet come back.
+            worker.adapter.abandon()
 
 
 def _warn_of_other_kind(worker: Worker, engine: str | None) -> None:

@@ -1,7 +1,7 @@
 """Gives images, audio and video in a conversation placeholder tokens, made from a digest of their content.
 
     content   [ text "What is" | image_url data:... | text "this?" ]
-    text      ... What is <mark 0> this? ...                            what the template renders
+    text      ... What is <media NONCE 0> this? ...                     what the template renders
     tokens    t t t t | d0 d1 d2 d3 d0 d1 d2 d3 ... | t t               the medium's digest in place of its tokens
 
 Only the worker knows the tokens of a medium. With placeholders, everything before the first medium is matched
@@ -68,6 +68,7 @@ class ChatMedia:
         return {**message, "content": parts}
 
     def _mark(self, part: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the text that stands for a medium until the template is rendered; a nonce keeps it unguessable."""
         if len(self.digests) >= MEDIA_MAX:
             raise BadRequest(
                 f"A request has at most {MEDIA_MAX} images, sounds and videos.", param="messages"

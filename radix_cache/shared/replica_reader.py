@@ -89,7 +89,8 @@ class ReplicaReader:
         self._inbox: deque[tuple[int, int, bytes]] = deque()
         self._inbox_bytes = 0
         self._messages_heard = 0
-        self._read_after: dict[int, int] = {}
+        self._heard_before_read: dict[int, int] = {}
+        """By shard: the messages received before it was last read, whose changes are in what was read."""
         self._lagging: dict[int, tuple[tuple[bytes, int], int]] = {}
         """By lagging shard: its position in Redis when the lag was noticed, and the messages received by then."""
         self._wake = asyncio.Event()
@@ -158,25 +159,26 @@ class ReplicaReader:
         while self._inbox and not timer.due:
             message, number, data = self._inbox.popleft()
             self._inbox_bytes -= len(data)
-            if message > self._read_after.get(number, 0):
+            if message > self._heard_before_read.get(number, 0):
                 await self._apply_message(number, LogEntry.decode(data))
             await yielder.yield_if_due()
 
-    def _note_lost_shards(self, astray: set[int], unread: list[int]) -> None:
+    def _note_lost_shards(self, unheard: set[int], unread: list[int]) -> None:
         """Record and log the shards that cannot be followed while the others are."""
-        whole = not astray and not unread
+        whole = not unheard and not unread
         if whole and not self.up:
             log.info("the prefix index follows all shards in Redis")
         elif not whole and (self.up or not self.ready.is_set()):
             log.warning(
                 "the prefix index answers for some of its shards from its replica in memory: "
                 "%d cannot be heard, %d cannot be read",
-                len(astray),
+                len(unheard),
                 len(unread),
             )
-        self.lost_shards = astray.union(unread)
+        self.lost_shards = unheard.union(unread)
 
     def _on_message(self, channel: bytes, data: bytes) -> None:
+        """Keep a message until it is applied; the oldest are dropped beyond INBOX_MAX and INBOX_BYTES_MAX."""
         self._messages_heard += 1
         self._inbox.append((self._messages_heard, self._shard_of_channel[channel], data))
         self._inbox_bytes += len(data)
@@ -186,6 +188,7 @@ class ReplicaReader:
         self._wake.set()
 
     async def _apply_message(self, number: int, entry: LogEntry) -> None:
+        """Apply one change; where an earlier one is missing, read what the shard lacks."""
         if number == REGISTRY:
             if entry.before == self._registry_tip:
                 self._replica.enrol(*entry.tenure())
@@ -258,6 +261,7 @@ class ReplicaReader:
         return False
 
     async def _read_registry(self) -> None:
+        """Take over the tenures of all workers."""
         # The tip is read first, so that a change in between is applied again, which has no effect.
         tip = await self._redis.ask("HGET", self._keys.meta(REGISTRY), "tip")
         tenures = parse_pairs(await self._redis.ask("HGETALL", self._keys.workers))
@@ -270,10 +274,11 @@ class ReplicaReader:
     async def _recover(self, number: int, position: tuple[bytes, int] | None = None) -> None:
         """Bring a shard up to date from its log if that reaches back far enough, else from a snapshot."""
         heard = self._messages_heard
-        await self._read_on(number, position)
-        self._read_after[number] = heard
+        await self._read_missed(number, position)
+        self._heard_before_read[number] = heard
 
-    async def _read_on(self, number: int, position: tuple[bytes, int] | None) -> None:
+    async def _read_missed(self, number: int, position: tuple[bytes, int] | None) -> None:
+        """Read what a shard lacks up to its position in Redis, or all of it; None: ask for the position first."""
         if position is None:
             tip, sequence = await self._redis.ask("HMGET", self._keys.meta(number), "tip", "sequence")
             position = tip or NONE, int(sequence or 0)
@@ -294,6 +299,7 @@ class ReplicaReader:
         await self._snapshot(number)
 
     async def _snapshot(self, number: int) -> None:
+        """Read a whole shard, again if it changes meanwhile. Raises RedisDown after SNAPSHOT_ATTEMPTS_MAX."""
         for _ in range(SNAPSHOT_ATTEMPTS_MAX):
             try:
                 await self._take_snapshot(number)
@@ -304,6 +310,7 @@ class ReplicaReader:
         raise RedisDown(f"shard {number} changes faster than it can be read")
 
     async def _take_snapshot(self, number: int) -> None:
+        """Read a whole shard into the replica. Raises LogGap if the log does not reach back to its beginning."""
         keys = self._keys
         tip, sequence = await self._redis.ask("HMGET", keys.meta(number), "tip", "sequence")
         names = parse_pairs(await self._redis.ask("HGETALL", keys.names(number)))
@@ -332,6 +339,7 @@ class ReplicaReader:
             await yielder.yield_if_due()
 
     async def _entries_after(self, number: int, sequence: int) -> list[LogEntry]:
+        """Return the entries of a shard's log after this sequence number."""
         found = await self._redis.ask("XRANGE", self._keys.log(number), f"({sequence}-1", "+")
         return [LogEntry.decode(entry) for _, (_, entry) in found]
 

@@ -13,8 +13,6 @@ NAMESPACES = st.builds(
     model=st.text(),
     block_size=st.integers(1, 4096),
     group=st.text(),
-    adapter=st.text(),
-    media=st.text(),
 )
 
 
@@ -35,6 +33,7 @@ def test_a_piece_of_the_bytes_is_refused(namespace, data):
 
 @given(st.binary(max_size=60))
 @example(b"\0\0\0\0" * 4 + b"\x02\0\0\0" + b"16")
+@example(b"\0\0\0\0" + b"\x01\0\0\0" + b"a" + b"\0\0\0\0" * 2 + b"\x02\0\0\0" + b"16")
 @example(b"\0\0\0\0" * 4 + b"\x01\0\0\0\xff")
 def test_other_bytes_are_refused_or_are_exactly_a_namespaces(data):
     with suppress(ValueError):
