@@ -287,7 +287,7 @@ async def read_request(
 ) -> RequestContext:
     """Read the request, and check what the tenant may ask for.
 
-    Raises ModelNotFound, NoWorker, ModelNotAllowed, BadRequest, and what reading the body raises.
+    Raises ModelNotFound, NoWorker, ModelNotAllowed, ClassNotAllowed, BadRequest, and what reading the body raises.
     """
     exchange.memory.belong_to(tenant.id)
     request = await exchange.read_request(tenant)

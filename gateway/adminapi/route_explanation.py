@@ -214,6 +214,7 @@ def _waits_because(
     preferred = dispatch.acquisition.targets.preferred(pending, routes)
     model, service_class = pending.ctx.model.name, pending.service_class
     window, room = dispatch.window.of(model), dispatch.rooms.all().get(pending.queue_name)
+    # As `_look` of own_turn_placements.py has it of a request that waits; this one would come beside those.
     crowds = window.contended and room is not None and room.waiting_of(pending.ctx.tenant.id) > 0
     is_narrow = service_class.background or crowds
     work_share = dispatch.window.of_all_gateways.work_share(model, pending.ctx.tenant.id)

@@ -1,7 +1,7 @@
 """The traffic of the demo: two tenants, each with assistants that share a system prompt over many sessions.
 
-    acme    assistant A: [system A][q1]  ->  [system A][q1][a1][q2]  ->  ...      one line per session,
-            assistant A: [system A][q1'] ->  ...                                  one request per arrow
+    acme    assistant A: [system A][q1]  ->  [system A][q1][a1][q2]  ->  ...      one line for each session,
+            assistant A: [system A][q1'] ->  ...                                  with a request before each arrow
     globex  assistant C: ...                                                      nothing shared across tenants
 
 A session is a closed loop: a turn is sent when the turn before it has been answered. Sessions start one after

@@ -16,7 +16,8 @@ charged_tokens       the tokens that a request is charged: the worker's count, o
                      that was cut or abandoned
 preemption           batch requests that may have to give up their placement
 refusals             the errors of requests that a limit or every worker refuses
-idempotency          repeats under a client's own key
+idempotency          the name of a request under a client's own key; repeats are recognised in
+                     gateway/quotas/lua/reserve.lua, and no answer is kept
 provider_quota       the limits of outside providers
 dispatch             holds all parts; dispatch_limits has their bounds, dispatch_follows_fleet what they do when the
                      fleet changes

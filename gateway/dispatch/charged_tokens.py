@@ -7,8 +7,8 @@
     a whole answer, abandoned     the tokens for which the worker had time, in each choice: an estimate
     an impossible count           the tokens of the text, as of a stream
 
-In all but the first two, the prompt counts as long as the gateway has counted it, unless the running usage says
-better, and the answer as no longer than it could have been.
+In the last three cases the prompt has the tokens that the gateway counted, or those of the running usage where
+there is one; the answer is never counted as longer than it could have been.
 
 A count is impossible if it exceeds what was asked for or what fits into the model's context. It is not charged: it
 would use up the tenant's quotas and budgets for as long as these last.

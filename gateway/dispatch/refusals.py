@@ -1,4 +1,7 @@
-"""The errors that a client gets where its quota, or every worker, refuses the request."""
+"""The errors that a client gets where its quota, or every worker, refuses the request.
+
+The Retry-After of a refused limit comes with the Refusal of gateway/quotas, that of workers from their answers.
+"""
 
 from collections.abc import Collection
 

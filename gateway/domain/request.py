@@ -91,6 +91,6 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         msgspec.structs.force_setattr(self, "answers", answers)
 
     @property
-    def output_tokens_min(self) -> int:
+    def output_tokens_needed(self) -> int:
         """Tokens of the answer for which the context must have room beside the prompt."""
         return 1 if self.accepts_shorter_answers else self.output_tokens_max or int(self.generates)

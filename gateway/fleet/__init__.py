@@ -7,11 +7,12 @@ circuit_breaker    the states of its health, which take it out of rotation and b
                    keep their connections open and send nothing
 loads, ranks       how busy a worker and its data-parallel ranks are: a LoadShare, made by
                    gateway/dispatch/placement.py, counts a request up, and down at its end
-load_feeds         what engines report of their load and speed (prefill_rate); external_load keeps what no gateway
-                   sent
+load_feeds         what engines report of their load and of their speed (reported_prefill_rate); external_load keeps
+                   what no gateway sent
 response_shape     the fields of a worker's whole answers
 
 The loads that other gateways cause come as sums with the shared queue (gateway/queueing/shared/membership.py), as
-single requests through `announced_dispatches`, from other cells through gateway/cells/cell_loads.py. Of many
-workers policies/load_order keeps the order.
+single requests through `announced_dispatches`, from other cells through gateway/cells/cell_loads.py;
+policies/others_load.py estimates what is left of them between two reports. Speeds are learnt from answers in
+policies/speeds.py. Of many workers policies/load_order keeps the order.
 """

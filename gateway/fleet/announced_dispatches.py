@@ -1,7 +1,8 @@
 """Dispatches of other gateways to workers, and their ends, learnt from predictions in the prefix index.
 
-Redis reports the sums of all loads with each of its replies; between two reports, and where the queue is not kept
-in Redis, only predictions show what other gateways have sent (policies/others_load.py).
+Redis reports the sums of all loads with each of its replies (gateway/queueing/shared/membership.py); between two
+reports, and where the queue is not kept in Redis, only predictions show what other gateways have sent
+(policies/others_load.py).
 """
 
 from collections.abc import Callable

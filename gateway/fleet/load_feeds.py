@@ -1,7 +1,8 @@
 """The load feeds of all workers: what engines publish of how busy they are, and how fast they have been.
 
     a rank's reading --> the rank's load (ranks.py); once all ranks have reported, the worker's load (loads.py)
-                     `-> the milliseconds a prompt token took so far (prefill_rate.py): routing starts with them
+                     `-> the milliseconds a prompt token took so far, with which routing starts
+                         (reported_prefill_rate.py)
     silence          --> loads.py and ranks.py use what the worker's probes report, or what this gateway sent
 
 Every gateway process listens to all load feeds: a reading is a hundred bytes, and nothing is passed on.
@@ -17,8 +18,8 @@ from dataclasses import dataclass, field
 import zmq
 import zmq.asyncio
 
-from gateway.fleet.prefill_rate import PrefillRate
 from gateway.fleet.ranks import Ranks
+from gateway.fleet.reported_prefill_rate import PrefillRate
 from gateway.fleet.worker import Worker
 from radix_cache.match import WorkerId
 from workers.load_reports.engine_loads import NO_LOAD, EngineLoad

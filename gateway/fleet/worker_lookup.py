@@ -1,7 +1,8 @@
 """Finds workers: by their ids, and by the models that they serve.
 
 What a model's requests need to know is looked up once and kept, so that a request does not look at all workers. It
-is looked up anew when a worker joins, leaves, or changes its health, its models or its sleep.
+is looked up anew when a worker joins, leaves, or changes its health, its models or its sleep. A LoRA adapter is a
+model here like any other; its parent is in gateway/models/catalogue.py.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator

@@ -105,7 +105,7 @@ async def run(
         port = stack.enter_context(_reserved(settings.listen.host, settings.listen.port))
         arguments += ["--set", f"listen.port={port.getsockname()[1]}"]
         if settings.redis.url == "embedded":
-            arguments += ["--set", f"redis.url={await _running_valkey(settings, stack)}"]
+            arguments += ["--set", f"redis.url={await _embedded_valkey(settings, stack)}"]
         for wanted in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(wanted, pass_on, wanted)
         segments = create_segments(int(settings.index.memory_bytes_max * SEGMENT_SHARE))
@@ -128,7 +128,7 @@ async def run(
         await asyncio.gather(*keeping, return_exceptions=True)
 
 
-async def _running_valkey(settings: Settings, stack: AsyncExitStack) -> str:
+async def _embedded_valkey(settings: Settings, stack: AsyncExitStack) -> str:
     """Keep the embedded Valkey running until the stack closes, and return its URL. Raises ValkeyFailed."""
     valkey = EmbeddedValkey(Path(settings.state_directory))
     stack.push_async_callback(valkey.close)

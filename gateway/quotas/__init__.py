@@ -6,8 +6,12 @@ escrow_accounts, escrow_policy, escrow, leases. While Redis is away (store_avail
 share (gateway_share) as one of gateway_count. Beside them: prices (money for tokens), events (alerts), headers
 (rate limit headers), limit_report (what is left), limit_text (limits in error messages).
 
+Whether a request fits its limits, that of requests in flight (concurrency) included, and after how long it would
+(Retry-After), is decided by `judge` of lua/decisions.lua; while Redis is away by local_store.py. The header is
+written by gateway/domain/errors.py.
+
 The functions of redis_store that run in Redis are in lua/: `windows` (what is used of a limit, and its correction),
-`leases`, `decisions` (whether a cost fits), and one file for each function: `reserve`, `finish`,
+`lease_records`, `decisions` (whether a cost fits), and one file for each function: `reserve`, `finish`,
 `settle_and_reserve`, `renew`, `restore`.
 
 A request passes them from the outside: leases -> escrow -> failover_store -> redis_store or, while Redis is away,

@@ -203,12 +203,13 @@ class FailoverQuotaStore:
             try:
                 in_time = await self._ping()
             except RedisDown as err:
-                self.availability.ping_failed(err)  # No request need find that out again.
+                self.availability.ping_failed(err)  # So that no request waits for Redis to find that out.
                 continue
             self.availability.ping_answered(in_time=in_time)
             await self._settle_left_over()
 
     async def _settle_left_over(self) -> None:
+        """Send the shared store what could not be sent while Redis was away."""
         for _ in range(len(self._unheard)):
             lease = self._unheard.popleft()
             try:
@@ -220,7 +221,10 @@ class FailoverQuotaStore:
             await asyncio.gather(*(self._end_shared(*each) for each in some))
 
     def _end_while_away(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
-        """End a lease that was granted locally, or whose end cannot be sent to the shared store now."""
+        """End a lease that was granted locally, or whose end cannot be sent to the shared store now.
+
+        What was used under a local lease is charged in the shared store too: now, or once Redis is back.
+        """
         share = self._granted_locally.pop(lease.reservation.id, None)
         if share is not None:
             if actual is None:

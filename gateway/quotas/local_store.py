@@ -277,13 +277,13 @@ class LocalQuotaStore:
         self, reservation: Reservation, held: LeaseRecord | None, actual: Units | None, now: float
     ) -> None:
         once = reservation.idempotency_key
+        attempt = held.attempt if held is not None else 1
         self._leases[_name(reservation)] = LeaseRecord(
             reservation_id=reservation.id,
             ends=0.0,
             known_until=now + (IDEMPOTENCY_SECONDS if once is not None else LEASE_SECONDS),
             fingerprint=once.fingerprint if once is not None else "",
-            # An attempt for which nothing was charged does not count.
-            attempt=(held.attempt if held is not None else 1) - (actual is None),
+            attempt=attempt if actual is not None else attempt - 1,  # Without a charge it does not count.
         )
 
     def _alert_if_due(

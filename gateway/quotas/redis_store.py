@@ -44,7 +44,16 @@ CLOCK_FORGETTING = 0.01
 RESTORED_MS = 62 * 86_400_000
 """How long it is known that usage was put back: longer than any window. Putting it back again changes nothing."""
 
-FILES = ("windows", "leases", "decisions", "reserve", "finish", "settle_and_reserve", "renew", "restore")
+FILES = (
+    "windows",
+    "lease_records",
+    "decisions",
+    "reserve",
+    "finish",
+    "settle_and_reserve",
+    "renew",
+    "restore",
+)
 VERBS = ("reserve", "finish", "settle_and_reserve", "renew", "restore")
 
 

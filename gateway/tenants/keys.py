@@ -3,9 +3,10 @@
     rg-7Kq3xYb1-<43 characters: 256 random bits><6 characters: checksum>
        ^ public id: may stand in logs, names the key in settings
 
-The checksum (CRC-32) lets scanners tell a leaked key from noise, and spares a look-up for mistyped keys. Only the
-HMAC-SHA-256 under a server pepper is stored. A key has 256 random bits, so no slow hash is needed, and without the
-pepper a stolen list of hashes cannot even be tested.
+The checksum (CRC-32) lets scanners and commands tell a key from noise; requests do not verify it. Of a key that was
+made here only the HMAC-SHA-256 under a server pepper is stored. It has 256 random bits, so no slow hash is needed,
+and without the pepper a stolen list of hashes cannot even be tested. Keys that were taken over from another gateway
+may be stored as the plain SHA-256 that it had (PLAIN_HASH_PREFIX).
 """
 
 import hashlib

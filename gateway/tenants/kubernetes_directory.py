@@ -2,7 +2,7 @@
 
     changed object --read, no name taken--> in force, as if it stood in the settings file
                    `--refused--> the version before stays in force while this gateway runs; an Event says why
-    deleted object --> its tenants and keys are unknown at once
+    deleted object --> its keys are unknown at once, its tenants once the database (if there is one) has been read
 
 Every gateway does this by itself and in the same way, so there is no leader. If names clash, the settings file
 wins, then the object that was in force first. An Event's name is made from its content, so of several gateways only

@@ -242,7 +242,7 @@ class SqlDirectory:
             if number != self._number or any(left.values()):
                 await self._read(-1 if any(left.values()) else self._number)
                 self._number = number
-            if left is self._left_file:
+            if left is self._left_file:  # The settings file did not change while rows were read.
                 self._drop_unclaimed()
         else:
             self._drop_unclaimed()

@@ -1,11 +1,12 @@
 """TenantRegister: organisations, plans, tenants and keys in memory; finds the tenant of a key.
 
-    presented --public id--> entry --digest equal?--> tenant, assembled when it is first asked for
-        +------digest------> entry
+    presented --public id------> entry --digest equal?--> tenant, assembled when it is first asked for
+        +------digest----------> entry
+        +------plain SHA-256---> entry
 
-A key that this gateway made contains its id; a key of any other form is found by the digest of the whole text. A
-tenant is assembled from several entries. When one of these changes, all assembled tenants are dropped, and
-assembled again when they are next requested.
+A key that this gateway made contains its id; a key of any other form is found by the digest of the whole text, or,
+if it was taken over from another gateway, by its plain SHA-256. A tenant is assembled from several entries. When
+one of these changes, all assembled tenants are dropped, and assembled again when they are next requested.
 """
 
 import hmac

@@ -141,7 +141,7 @@ def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | Non
     """
     if length_max is None:
         return
-    output_tokens = ctx.request.output_tokens_min if exact else int(ctx.request.generates)
+    output_tokens = ctx.request.output_tokens_needed if exact else int(ctx.request.generates)
     if not exact:
         prompt_tokens //= ESTIMATE_MARGIN
     if prompt_tokens + output_tokens > length_max:

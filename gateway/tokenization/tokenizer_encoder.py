@@ -64,7 +64,9 @@ PROCESS_CHARACTERS_MIN = 64 * 1024
 
 
 class TokenizerEncoder:
-    """Encodes prompts with the model's own tokenizer: the token ids are those of the worker.
+    """Encodes prompts with the model's own tokenizer: the token ids are those of the worker, but for media.
+
+    Images and other media of a conversation get placeholder tokens, and their number is an estimate.
 
     Args:
         tokenizer: The tokenizer of the model.
@@ -146,7 +148,7 @@ class TokenizerEncoder:
         if request.surface is Surface.CHAT:
             texts, digests = await run_off_loop_if_long(request, partial(self._render, request))
             bound = _TokenBound(request, length_max)
-            self._check_length(["".join(texts)], bound)
+            self._refuse_too_long(["".join(texts)], bound)
             parts = await self._encode_texts(texts, tenant, bound)
             if not digests:
                 return [EncodedPrompt(tokens=parts[0])]
@@ -154,7 +156,7 @@ class TokenizerEncoder:
             return [EncodedPrompt(tokens=tokens, count_exact=False)]
         texts = [prompt for prompt in request.prompt if isinstance(prompt, str)]
         bound = _TokenBound(request, length_max)
-        self._check_length(texts, bound)
+        self._refuse_too_long(texts, bound)
         encoded = iter(await self._encode_batch(texts, tenant, bound, special=True))
         return [
             EncodedPrompt(tokens=next(encoded) if isinstance(prompt, str) else as_array(prompt))
@@ -166,7 +168,7 @@ class TokenizerEncoder:
         media = ChatMedia(request.prompt)
         return media.split(render_chat(request, media.messages, self._template))
 
-    def _check_length(self, texts: Sequence[str], bound: "_TokenBound") -> None:
+    def _refuse_too_long(self, texts: Sequence[str], bound: "_TokenBound") -> None:
         """Refuse a prompt that cannot fit, before a thread spends a second on it. Raises PromptTooLong."""
         if self._token_bytes_max is None:
             return
@@ -244,7 +246,7 @@ class _TokenBound:
 
     def __init__(self, request: InferenceRequest, context_length: int | None) -> None:
         self._context_length = context_length
-        self._output_tokens = request.output_tokens_min
+        self._output_tokens = request.output_tokens_needed
         self.tokens_max = TOKENS_MAX if context_length is None else context_length - self._output_tokens
 
     def exceeded(self, at_least: int) -> PromptTooLong:

@@ -35,7 +35,7 @@ class Stores:
 
         Raises SettingsProblem, ValkeyFailed.
         """
-        valkey = await _valkey(settings, stack)
+        valkey = await _embedded_valkey(settings, stack)
         redis_url = valkey.url if valkey is not None else settings.redis.url
         scripts = ScriptCaller(redis_url)
         stack.push_async_callback(scripts.close)
@@ -55,7 +55,8 @@ class Stores:
         )
 
 
-async def _valkey(settings: Settings, stack: AsyncExitStack) -> EmbeddedValkey | None:
+async def _embedded_valkey(settings: Settings, stack: AsyncExitStack) -> EmbeddedValkey | None:
+    """Start the embedded Valkey, if the settings name no Redis; the stack ends it."""
     if settings.redis.url != "embedded":
         return None
     valkey = EmbeddedValkey(Path(settings.state_directory))

@@ -76,7 +76,7 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return is_narrow or work_share > (CROWDING_SHARE / CROWDING_MAX if self.contended else CROWDING_SHARE)
 
     def tokens(self, worker: WorkerId, *, is_narrow: bool, patient: bool) -> int:
-        """Return the window of a worker for a request. `patient`: its class is (is_patient)."""
+        """Return the window of a worker for a request. `patient`: as `is_patient` says of the request."""
         filled = self.filled
         if patient and filled is not None:
             if worker > filled.last_open:
@@ -85,7 +85,9 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.narrow if is_narrow else self.wide
 
     def choices(self, asked: Sequence[tuple[WorkerId, int]], *, patient: bool) -> list[bool]:
-        """Return which of these workers a request may wait for; `asked`: each with the uncached tokens there.
+        """Return for each of these workers whether a request may wait for it.
+
+        `asked`: each with the uncached tokens there.
 
         Requests of patient classes go to open workers if they are short, and those of urgent classes to filled
         ones if more of the prompt is cached there. Beside tenants that crowd, short prompts of these go to open

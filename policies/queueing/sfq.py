@@ -17,8 +17,10 @@ W1, W2: work received      w1, w2: weights      c1, c2: largest cost of one requ
 Sources: Goyal, Vin, Cheng: Start-time fair queuing (SIGCOMM 1996); Jin, Chase, Kaur: Interposed proportional
 sharing for a storage service utility (SIGMETRICS 2004), SFQ(D).
 
-gateway/queueing/shared/lua/tenants.lua repeats this arithmetic in Redis; a property test holds both to the same
-turns. Equal start tags are decided by the tickets' level and number here, and by their number alone there.
+The weight is that of the tenant's plan; queued_request of gateway/dispatch/acquisition/request_ranking.py puts it
+on the ticket. gateway/queueing/shared/lua/tenants.lua repeats this arithmetic in Redis; a property test holds both
+to the same turns. Equal start tags are decided by the tickets' level and number here, and by their number alone
+there.
 """
 
 from collections.abc import Sequence
@@ -30,7 +32,8 @@ from policies.queueing.protocol import QueueCounters, QueueOptions, QueueTurn, T
 class Sfq:
     """The policy `sfq`.
 
-    `QueueCounters.tags` are the finish tags by tenant; `QueueCounters.virtual_time` is v.
+    `QueueCounters.tags` has the finish tag F of each tenant, which is the start tag of its next turn unless v is
+    larger: `arrive` has lifted it to v then. `QueueCounters.virtual_time` is v.
     """
 
     name: ClassVar[str] = "sfq"

@@ -187,29 +187,31 @@ class RedisAddress:
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 if self.path:
-                    _, line = await loop.create_unix_connection(lambda: RedisConnection(on_lost), self.path)
+                    _, connection = await loop.create_unix_connection(
+                        lambda: RedisConnection(on_lost), self.path
+                    )
                 else:
                     context = self._ssl_context() if self.tls else None
-                    _, line = await loop.create_connection(
+                    _, connection = await loop.create_connection(
                         lambda: RedisConnection(on_lost), self.host, self.port, ssl=context
                     )
-                await self._authenticate(line)
+                await self._authenticate(connection)
         except (OSError, TimeoutError) as err:
             raise ConnectionLost(str(err) or "no connection in time") from err
         # Set only now, so that the authentication commands get their replies as usual.
-        line._on_message = on_message
-        return line
+        connection._on_message = on_message
+        return connection
 
-    async def _authenticate(self, line: RedisConnection) -> None:
+    async def _authenticate(self, connection: RedisConnection) -> None:
         commands: list[Command] = []
         if self.password:
             commands.append(["AUTH", *([self.user] if self.user else []), self.password])
         if self.database:
             commands.append(["SELECT", self.database])
         for command in commands:
-            reply = await line.execute(command)
+            reply = await connection.execute(command)
             if isinstance(reply, hiredis.ReplyError):
-                line.close()
+                connection.close()
                 raise ConnectionLost(f"{command[0]!s}: {reply}")
 
     def _ssl_context(self) -> ssl.SSLContext:

@@ -1,6 +1,7 @@
 """A client of one Redis server, which connects on demand and keeps the order of calls.
 
-A call is made once more if its connection was lost, or if the server did not have its script.
+A lost connection is opened again at the next call. A call is made once more if its connection was lost, if the
+server did not have its script, or if the server is no longer the primary.
 """
 
 import asyncio
@@ -107,6 +108,7 @@ class RedisServer:
         connection.ask([*script.load, script.text], on_load_reply)
 
     def _answered(self, call: RedisCall, reply: Reply | ConnectionLost) -> None:
+        """End a call with its reply, or make it once more."""
         self._returned(call)
         if isinstance(reply, ConnectionLost):
             if call.repeated or self._closed:
@@ -144,6 +146,7 @@ class RedisServer:
         call.fail(reason)
 
     async def _connect(self) -> None:
+        """Open a connection and send the calls that wait for it, or fail them."""
         try:
             connection = await self.address.connect(self._on_connection_lost)
         except ConnectionLost as err:

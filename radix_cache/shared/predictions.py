@@ -101,6 +101,7 @@ class PredictionTable:
         if is_new and self.listener is not None and not prediction.id.startswith(self.own):
             blocks = prediction.depth + len(prediction.hashes)
             held = max(prediction.depth, self.tree.depth(hashes, prediction.tenure) if hashes else 0)
+            # A prediction lasts `_seconds_max` from the moment its request was sent; `seconds` of them are left.
             sent_at = now + seconds - self._seconds_max
             self.listener.predicted(prediction.id, prediction.tenure, blocks - held, blocks, sent_at)
         last = self.tree.add(hashes, prediction.tenure) if hashes else None

@@ -242,7 +242,10 @@ class OwnTurnPlacements:
         is_narrow: bool,
         patient: bool = False,
     ) -> bool:
-        """Return whether the worker that computes the prompt on this route has room for it, and a slot."""
+        """Return whether the worker that computes the prompt on this route has room for it, and a slot.
+
+        A prompt longer than its window also has to leave another worker open.
+        """
         uncached, there = tokens_to_compute(pending.prompt.prompt_tokens, route), self._fleet[worker]
         tokens_max = window.tokens(worker, is_narrow=is_narrow, patient=patient)
         taken = window.taken_by(uncached, is_narrow=is_narrow, patient=patient)

@@ -4,7 +4,7 @@
 -- Replaces what a lease was charged by the actual cost, in every limit but those of concurrency.
 --
 -- `ending` says which lease ends, and how:
---   lease     the stored record (leases.lua); nil if it is gone
+--   lease     the stored record (lease_records.lua); nil if it is gone
 --   number    of the lease in this record
 --   reserved  cost by unit that was reserved
 --   actual    cost by unit that is charged in its place
@@ -13,6 +13,8 @@
 --   age_ms    ms since the lease ended
 -- A receipt tells whether what was charged still counts in the meter: when the window ends in which it was charged or,
 -- of a smooth limit, when it will have drained.
+--
+-- In `lease.charges` limit number `at` has two places: 2 * at - 1 what it was charged, 2 * at the receipt.
 --
 -- Marks the meters that are `changed`, and adds the number and the usage of limits that are due to `alerts`.
 local function end_charges(layout, keys, meters, changed, alerts, now, ending)

@@ -20,10 +20,10 @@ verbs.reserve = function(keys, args)
   local repeats_max, known_ms = tonumber(args[5]), fingerprint ~= '' and tonumber(args[6]) or lease_ms
   local cost, restore_key, layout = cost_of(args[7]), keys[tonumber(args[8])], layout_of(args[9])
 
-  -- Look at the lease: this call may be repeated, or another attempt under the client's key may have one.
+  -- Look at the lease: this same call may have been made before, or another attempt under the client's key.
   local lease, number, attempt = lease_of(keys[1]), tonumber(args[10]), 1
-  local repeated = lease and lease.owner == id
-  if repeated then
+  local same_call = lease and lease.owner == id
+  if same_call then
     if has_ended(lease, number) then
       return {-1, now_ms}
     end
@@ -39,7 +39,7 @@ verbs.reserve = function(keys, args)
     end
     attempt = lease.attempt + 1
   end
-  if not repeated and is_lost(restore_key, layout, keys) then
+  if not same_call and is_lost(restore_key, layout, keys) then
     return {-5, now_ms}
   end
 
@@ -47,12 +47,12 @@ verbs.reserve = function(keys, args)
   -- room.
   local meters, running = meters_of(layout, keys, now), running_of(layout, keys, now_ms)
   local refusing, wait_us, charges, shadowed = 0, 0, {}, {}
-  if not repeated then
+  if not same_call then
     refusing, wait_us, charges, shadowed = judge(layout, meters, running, cost, now)
   end
 
   -- Charge all limits, and keep the lease.
-  if refusing == 0 and not repeated then
+  if refusing == 0 and not same_call then
     local changed = {}
     for at, limit in ipairs(layout.limits) do
       if limit.unit == CONCURRENCY and charges[2 * at - 1] > 0 then

@@ -1,8 +1,8 @@
 -- Usage of limits in windows, as in policies/admission/limit_windows.py. Times are microseconds since 1970, amounts
 -- are units of the limit.
 --
--- A meter is {used, mark, alerted_until}: used units, the time of `used` or the end of the window, and the time until
--- which no further alert is sent.
+-- A meter is {used, mark, alerted_until}: `used` units; `mark`, for a smooth limit the time at which that much was used,
+-- for others the end of the window (0: no window has begun); and the time until which no further alert is sent.
 local verbs = {}
 
 local TOLERANCE = 0.000001
@@ -56,7 +56,8 @@ local function calendar_end(period, now)
   return days_from_civil(year, month + 1) * CALENDAR_US.day
 end
 
--- Returns the meter of a limit from its stored form, as it is now.
+-- Returns the meter of a limit from its stored form, as it is now: drained, or of a new window where the old one is
+-- over. Here a budget begins anew.
 local function meter_of(stored, limit, now)
   local used, mark, alerted_until = 0, 0, 0
   if stored then

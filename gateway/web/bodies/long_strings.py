@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.concurrency.gil_yield import yield_gil
 
-LONG_BYTES = 256 * 1024
+LONG_STRING_BYTES = 256 * 1024
 SLICE_BYTES = 64 * 1024
 YIELD_SLICES = 16
 QUOTES_MAX = 20_000
@@ -74,7 +74,7 @@ def _long_strings(body: bytes) -> list[tuple[int, int]]:
             if backslashes % 2 == 0:
                 break
             at = end + 1
-        if end - start > LONG_BYTES:
+        if end - start > LONG_STRING_BYTES:
             spots.append((start, end))
         opening = body.find(b'"', end + 1)
     return spots

@@ -12,6 +12,8 @@ ResponsesExchange of exchange.py and passes it to the pipeline.
 - How do tools become functions, and which stored items does a reference name? tools.py, references.py
 - How does a chat completion become a response, or a stream of events? answers.py, events.py,
   streamed_items.py
+- Which items does `previous_response_id` stand for? `_previous_items` of dialect.py, with conversation_items of
+  references.py; those of a conversation come from continued_conversation.py
 - How do these work together in one exchange, also in the background? dialect.py, exchange.py
 - How are stored responses shown, cancelled and deleted? stored_responses.py
 - How are conversations kept, continued and compacted? conversations.py, continued_conversation.py, compaction.py

@@ -1,4 +1,4 @@
-{{/* "yes" if the chart runs workers itself, else empty. */}}
+{{/* "yes" if the chart runs workers itself, pools or embedded ones, else empty. */}}
 {{- define "radixgate.ownWorkers" -}}
 {{- if or .Values.workers.pools (int .Values.workers.embedded.replicas) -}}yes{{- end -}}
 {{- end -}}
@@ -9,7 +9,7 @@
 
 {{/*
 The secrets that the chart generates, as YAML of base64 texts: values in the cluster are kept, missing ones are new.
-They are generated once per rendering and kept in .Values, since the Secret and the checksums need the same values.
+Without a cluster (helm template) nothing is found, and every rendering has new values. They are generated once per rendering and kept in .Values, since the Secret and the checksums need the same values.
 */}}
 {{- define "radixgate.generated" -}}
 {{- if not (hasKey .Values "drawn") -}}

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from gateway.fleet import load_feeds as feeds_module
 from gateway.fleet import loads as loads_module
-from gateway.fleet.prefill_rate import TOKENS_ENOUGH
+from gateway.fleet.reported_prefill_rate import TOKENS_ENOUGH
 from tests.fakes.load_publisher import LoadPublisher, stat
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.ports import free_ports

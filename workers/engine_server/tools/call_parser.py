@@ -9,6 +9,7 @@ as text, complete; but a call that has begun is never taken back. Whitespace aro
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal
 
 from workers.engine_server.tools.call_reader import CallReader
 from workers.engine_server.tools.formats import CallFormat
@@ -23,6 +24,9 @@ class CallDelta:
     name: str | None = None
     arguments: str = ""
 
+
+Mode = Literal["start", "plain", "text", "between", "call", "silence"]
+"""What the text is at the moment: the answer's beginning; text to its end; text; between calls; a call; dropped."""
 
 ParsedPiece = str | CallDelta
 """Text, or a part of a tool call."""
@@ -44,7 +48,7 @@ class CallParser:
         self._format = call_format
         self._names = names
         self._only_first = only_first
-        self._mode = "start" if call_format.at_start else "text"
+        self._mode: Mode = "start" if call_format.at_start else "text"
         self._text = ""
         self._raw = ""
         """Everything since the marker or the last call: it is text if no call follows."""
@@ -56,9 +60,25 @@ class CallParser:
         """Take the next text of the answer, and return the pieces that are certain now."""
         self._text += text
         pieces: list[ParsedPiece] = []
-        while getattr(self, f"_in_{self._mode}")(pieces):
+        while self._look(pieces):
             pass
         return pieces
+
+    def _look(self, pieces: list[ParsedPiece]) -> bool:
+        """Look at the text in the present mode; return whether the rest can be looked at again at once."""
+        match self._mode:
+            case "start":
+                return self._in_start(pieces)
+            case "plain":
+                return self._in_plain(pieces)
+            case "text":
+                return self._in_text(pieces)
+            case "between":
+                return self._in_between(pieces)
+            case "call":
+                return self._in_call(pieces)
+            case "silence":
+                return self._in_silence(pieces)
 
     def end(self) -> list[ParsedPiece]:
         """End the answer, and return the text that was held back."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.fleet.prefill_rate import TOKENS_ENOUGH, PrefillRate
+from gateway.fleet.reported_prefill_rate import TOKENS_ENOUGH, PrefillRate
 
 ENOUGH = TOKENS_ENOUGH
 
