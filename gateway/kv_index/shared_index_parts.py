@@ -93,19 +93,7 @@ class SharedIndexParts:
             identity=identity,
             is_alone=is_alone,
         )
-        reader: ReplicaReader | MappedReader
-        changed: Callable[[], None]
-        if isinstance(replica, MappedReplica):
-            reader = MappedReader(
-                *(scripts, keys, replica, segments),
-                changed=index.replica_changed,
-                checked=index.replica_compared,
-            )
-        else:
-            changed = index.replica_changed
-            if isinstance(replica, PublishedReplica):
-                changed = partial(_publish, replica, index)
-            reader = ReplicaReader(scripts, keys, replica, changed=changed, checked=index.replica_compared)
+        reader = _reader(index, replica, scripts, keys, segments)
         maintenance = IndexMaintenance(
             scripts,
             store,
@@ -171,7 +159,26 @@ class SharedIndexParts:
         await self.scripts.close()
 
 
+def _reader(
+    index: SharedIndex,
+    replica: TreeReplica,
+    scripts: ScriptCaller,
+    keys: Keys,
+    segments: list[IndexSegment],
+) -> ReplicaReader | MappedReader:
+    """Return what keeps the replica up to date: from Redis, or from the memory that another process writes."""
+    if isinstance(replica, MappedReplica):
+        return MappedReader(
+            scripts, keys, replica, segments, changed=index.replica_changed, checked=index.replica_compared
+        )
+    changed: Callable[[], None] = index.replica_changed
+    if isinstance(replica, PublishedReplica):
+        changed = partial(_publish, replica, index)
+    return ReplicaReader(scripts, keys, replica, changed=changed, checked=index.replica_compared)
+
+
 def _publish(replica: PublishedReplica, index: SharedIndex) -> None:
+    """Show a change of the replica to the other processes of the machine, and to the index here."""
     replica.publish()
     index.replica_changed()
 

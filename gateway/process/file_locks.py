@@ -32,5 +32,5 @@ def create_locked(file: Path) -> IO[str]:
 
 
 def _open_private(name: str, flags: int) -> int:
-    """Open a file that, if it is created, only this user may read: its directory may be anyone's."""
+    """Open a file that, if it is created, only this user may read, also in a directory that is open to all."""
     return os.open(name, flags, 0o600)

@@ -27,7 +27,7 @@ class WaitingRooms(Generic[Placed]):
     ) -> None:
         """`give_back` ends a placement that was given in the moment in which its request left."""
         self.rules = rules
-        """Of every room."""
+        """The rules of every room."""
         self._fleet = fleet
         self._give_back = give_back
         self._clock = clock
@@ -105,6 +105,7 @@ class WaitingRooms(Generic[Placed]):
         }
 
     def _give_back_and_go_on(self, placed: Placed) -> None:
+        """Give back a placement whose request has left, and give the room to another one."""
         self._give_back(placed)
         self.give_turns()
 

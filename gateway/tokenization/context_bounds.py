@@ -20,7 +20,8 @@ def context_length_max(ctx: RequestContext) -> int | None:
 def check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | None, *, exact: bool) -> None:
     """Refuse a prompt that exceeds the context. Raises PromptTooLong.
 
-    An estimated prompt is refused only if half of it (ESTIMATE_MARGIN) and one token of an answer exceed the context.
+    An estimated prompt is refused only if half of it (ESTIMATE_MARGIN) and a token of the answer exceed the
+    context.
     """
     if length_max is None:
         return

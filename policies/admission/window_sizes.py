@@ -44,10 +44,10 @@ OPEN_BESIDE_CROWD, OPEN_BEFORE_CROWD = 0.085, 0.2
 others, where a standing flood of long prompts gets less; and before it crowds, one with most of the recent work."""
 
 SHORT_TOKENS = 4096
-"""Uncached tokens, in the mean of a flood's waiting prompts, up to which an engine's step needs several of them."""
+"""A flood's prompts are short up to this mean of uncached tokens: an engine's step then takes several of them."""
 
 STANDING_WINDOWS = 4
-"""A tenant floods while prompts of more than this many times `tokens_max` of the settings wait of it."""
+"""A tenant floods while its waiting prompts have more than this many times `tokens_max` of the settings."""
 
 OPEN_SHARE = 0.5
 """Share of the narrow window that an open worker has ahead at most."""

@@ -166,7 +166,7 @@ def _bucket_seconds(requests: Sequence[TraceRequest]) -> float:
     if len(times) < 2 or len(times) == len(requests):
         return 0.0
     width = min(later - earlier for earlier, later in pairwise(times))
-    # Where only a few coincide they did so by chance.
+    # If only a few timestamps are equal, they are so by chance.
     return width if len(times) < 0.9 * len(requests) else 0.0
 
 

@@ -58,7 +58,10 @@ class RecordHeap:
 
 
 def read_record(segment: IndexSegment, word: int) -> bytes | None:
-    """Return a copy of a record, torn if it was replaced meanwhile; None if the word refers to no record."""
+    """Return a copy of a record; None if the word refers to no record.
+
+    The copy is torn, a mix of old and new bytes, if the record was replaced meanwhile.
+    """
     at = word & OFFSET_MASK
     try:
         size = segment.words[at + 1]

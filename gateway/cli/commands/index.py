@@ -257,7 +257,4 @@ def _unknown_worker(worker: str, known: Iterable[str]) -> CommandError:
 
 
 def _title(space: Namespace) -> str:
-    more = [
-        f"{name} {value}" for name, value in (("adapter", space.adapter), ("media", space.media)) if value
-    ]
-    return "  ".join([space.model, space.group or "(shared)", *more])
+    return f"{space.model}  {space.group or '(shared)'}"

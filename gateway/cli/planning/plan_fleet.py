@@ -41,7 +41,7 @@ def plan_fleet(
     ] = 1,
     shared_primaries: Annotated[
         int,
-        typer.Option(help="Primaries of the Redis that several deployments share.", min=1, max=1000),
+        typer.Option(help="Primaries of the Redis that several cells share.", min=1, max=1000),
     ] = 1,
     tenant_shards: Annotated[
         int,
@@ -111,7 +111,9 @@ def plan_fleet(
         shared_primaries=shared_primaries,
     )
     if gateways < deployments:
-        raise CommandError("--deployments: each needs a gateway, so there cannot be more than --gateways", 2)
+        raise CommandError(
+            "--deployments: each cell needs a gateway, so there cannot be more cells than --gateways", 2
+        )
     machines = FleetMachines(
         redis_bytes=redis_memory_gb * 1e9,
         process_bytes=process_memory_gb * 1e9,

@@ -94,11 +94,8 @@ async def _call(url: str, token: str | None, path: str, body: Any) -> dict[str, 
         raise CommandError(
             f"no gateway answers at {url}: {connection_problem(err)} (--url names the admin listener)"
         ) from err
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-    ) as err:  # Not JSON, not an object, or not a problem's description.
+    # The answer is not JSON, no object, or no description of a problem.
+    except (ValueError, TypeError, KeyError) as err:
         raise CommandError(
             f"{url} is not the admin listener of a gateway (--url names it, by default port 8001)"
         ) from err

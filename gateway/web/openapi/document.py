@@ -1,7 +1,8 @@
 """The OpenAPI 3.1 document of the tenants' API, made from the structs that decode its bodies: GET /openapi.json.
 
-The schemas of inference requests contain the fields that the gateway itself reads; all other fields pass to the
-worker. Answers of workers also pass through, so their schemas promise only what the gateway does.
+The schemas of inference requests contain the fields that the gateway itself reads; of the other fields a worker
+gets those that its kind knows. Answers of workers also pass through, so their schemas promise only what the gateway
+does.
 """
 
 from collections.abc import Mapping
