@@ -112,7 +112,8 @@ def tenant_app(
     inference = InferenceHandlers(services, drain_state, stores, exchange_options)
     inference_handlers = inference.by_path()
     _add_inference(routes, inference, inference_handlers)
-    _add_models(routes, ModelHandlers(services.catalogue, authenticate))
+    context_length = services.dispatch.fleet.context_length
+    _add_models(routes, ModelHandlers(services.catalogue, authenticate, context_length))
     own = OwnUsageHandlers(services, explorer, partial(authenticate, scope=USAGE), cells, find_address)
     for path, handler in own.by_path().items():
         routes.add("GET", path, handler)
