@@ -133,6 +133,7 @@ def dispatch_of(
     dispatch = Dispatch(
         reservations=Reservations(leases, estimates, retry_budget, clock),
         acquisition=acquisition,
+        placements=placements,
         attempts=attempts,
         worker_calls=_worker_calls(settings, cache_salt, rooms),
         fleet=fleet,
