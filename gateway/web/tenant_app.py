@@ -129,6 +129,13 @@ def tenant_app(
             inference.served_directly(inference_handlers), local_names_only, cors, access_log
         )
 
+    async def close_connection_while_not_ready(_: web.Request, answer: web.StreamResponse) -> None:
+        if not drain_state.ready:
+            answer.force_close()
+            answer.headers["Connection"] = "close"  # aiohttp has chosen the headers before.
+
+    app.on_response_prepare.append(close_connection_while_not_ready)
+
     async def wait_before_aiohttp_closes(_: web.Application) -> None:
         """Wait for the running inference requests: aiohttp itself waits only for the requests that it serves."""
         await drain_state.wait_for_requests(drain_seconds)
