@@ -8,7 +8,7 @@ from gateway.dispatch.attempts import Attempts
 from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.hedging import Hedging
 from gateway.dispatch.output_estimates import OutputEstimates
-from gateway.dispatch.placement import Placement
+from gateway.dispatch.placement import Placement, Placements
 from gateway.dispatch.preemption import Preemption
 from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.reservations import Reservations
@@ -42,6 +42,7 @@ class Dispatch:
 
     reservations: Reservations
     acquisition: WorkerAcquisition
+    placements: Placements
     attempts: Attempts
     worker_calls: WorkerCalls
     fleet: Fleet

@@ -1,5 +1,6 @@
 """A placement: the worker chosen for one request, and what was reserved on it."""
 
+from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -104,6 +105,8 @@ class Placements:
         self._fleet = fleet
         self._queue = queue
         self._ranks = ranks
+        self._open: dict[str, str] = {}
+        """The model of each request on our own workers, by its ticket's id."""
 
     def place(
         self,
@@ -128,6 +131,8 @@ class Placements:
         tokens_ahead = uncached_tokens
         if queued := load.tokens_queued + load.others.tokens_queued:
             tokens_ahead += queued - load.computed(prefill_worker.learnt.speed)
+        if worker.provider is None:
+            self._open[ticket.id] = request.ctx.model.name
         rank = None
         if prefill_worker.report.ranks > 1:
             rank = self._ranks.choose(prefill_worker.id, prefill_worker.ranks, prompt, session)
@@ -170,6 +175,7 @@ class Placements:
 
     def end(self, placement: Placement, cost_change: float) -> bool:
         """Free everything that was reserved; see SharedQueue.leave for the result."""
+        self._open.pop(placement.ticket.id, None)
         placement.load_share.end()
         if placement.rank is not None:
             placement.rank.end()
@@ -177,6 +183,10 @@ class Placements:
         if placement.decode_ticket is not None:
             self._queue.leave(placement.decode_ticket, 0.0)
         return known_elsewhere
+
+    def counts(self) -> "Counter[str]":
+        """Return how many requests are on our own workers, by model; one on a pair of workers counts once."""
+        return Counter(self._open.values())
 
     def give_back(self, placement: Placement) -> None:
         """Free a placement that was given in the moment in which its request left."""

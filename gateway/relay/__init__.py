@@ -5,9 +5,9 @@ decided by `stream_relay` for streams, by `relay` for whole answers. `relay` cal
 which sends most pieces where they arrive, as they pass `frame_filter`, which reads the usage of the last one; and
 `whole_answer` where the client wants no stream: it reads a body, or joins a stream by `stream_aggregator`
 (`sse_payloads` reads its events, `chunk_template` equal chunks faster, `faithful_streams` says for which requests
-a stream has all that a whole answer would). `answer_memory` bounds the memory of whole answers, and `long_answer`
-looks through long ones in slices. `answer_failure` has the exceptions for refusals and errors, `worker_errors`
-reads what workers report of them, and `context_refusal` recognises among them a request that is too long for the
-engine's context. `redaction` removes what clients must not see: addresses, files, counts of tokens that other
-tenants cached.
+a stream has all that a whole answer would). `answer_memory` bounds the memory of whole answers, `long_answer`
+looks through long ones in slices, and `long_texts` writes the long texts of joined ones so. `answer_failure` has
+the exceptions for refusals and errors, `worker_errors` reads what workers report of them, and `context_refusal`
+recognises among them a request that is too long for the engine's context. `redaction` removes what clients must
+not see: addresses, files, counts of tokens that other tenants cached.
 """

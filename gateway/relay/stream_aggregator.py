@@ -26,6 +26,8 @@ from gateway.domain.errors import RefusedByWorker, StreamInterrupted
 from gateway.domain.request import Surface
 from gateway.fleet.response_shape import ObjectShape
 from gateway.relay.chunk_template import ChunkTemplate, chunk_template, only_text_field
+from gateway.relay.long_answer import LONG_BYTES
+from gateway.relay.long_texts import LongTexts
 from gateway.relay.worker_errors import read_error
 
 """Fields of a request that ask for nothing that a stream leaves out."""
@@ -68,6 +70,8 @@ class StreamAggregator:
         self._choices: dict[int, dict[str, Any]] = {}
         self.bytes_kept = 0
         """The memory that the chunks so far take, about."""
+        self.long_texts: LongTexts | None = None
+        """The long texts for which `body` has left marks; None if it has none."""
         self._template: ChunkTemplate | None = None  # of the chunk before
         self._text = _TextPieces()  # the text that a chunk of this template continues
 
@@ -117,12 +121,18 @@ class StreamAggregator:
         return chunk_template(payload, name, added[name])
 
     def body(self, *, done: bool) -> bytes:
-        """Return the whole answer. Raises StreamInterrupted if a choice has not ended.
+        """Return the whole answer, of a long one without `long_texts`.
 
-        `done`: whether the stream ended with `[DONE]`.
+        Raises StreamInterrupted if a choice has not ended. `done`: whether the stream ended with `[DONE]`.
         """
+        if self.bytes_kept > LONG_BYTES:
+            self.long_texts = LongTexts()
         choices = [
-            _finished(self._choices[index], chat=self._chat, has_shape=self._shape is not None)
+            _finished(
+                _joined(self._choices[index], self.long_texts),
+                chat=self._chat,
+                has_shape=self._shape is not None,
+            )
             for index in sorted(self._choices)
         ]
         if not choices or not (done or all(choice.get("finish_reason") for choice in choices)):
@@ -227,12 +237,11 @@ def _size(value: Any, depth: int) -> int:
     return VALUE_BYTES
 
 
-def _finished(choice: dict[str, Any], *, chat: bool, has_shape: bool) -> dict[str, Any]:
-    """Return a choice as it is in a whole answer.
+def _finished(whole: dict[str, Any], *, chat: bool, has_shape: bool) -> dict[str, Any]:
+    """Return a choice, whose texts are joined, as it is in a whole answer.
 
     `has_shape`: whether the shape of the worker's answers is known, which says if `refusal: null` is in them.
     """
-    whole: dict[str, Any] = _joined(choice)
     if not chat:
         return whole
     empty: dict[str, Any] = {} if has_shape else {"refusal": None}
@@ -249,12 +258,12 @@ def _finished(choice: dict[str, Any], *, chat: bool, has_shape: bool) -> dict[st
     return {"index": whole.pop("index", 0), "message": message, **whole}
 
 
-def _joined(value: Any) -> Any:
-    """Return a merged value with the pieces of its texts joined."""
+def _joined(value: Any, long_texts: LongTexts | None) -> Any:
+    """Return a merged value with the pieces of its texts joined, or marks of `long_texts` for them."""
     if isinstance(value, _TextPieces):
-        return "".join(value)
+        return "".join(value) if long_texts is None else long_texts.marked(value)
     if isinstance(value, dict):
-        return {name: _joined(inner) for name, inner in value.items()}
+        return {name: _joined(inner, long_texts) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_joined(inner) for inner in value]
+        return [_joined(inner, long_texts) for inner in value]
     return value

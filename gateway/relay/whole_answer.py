@@ -97,7 +97,8 @@ async def _aggregated(
                 raise_failure(frames.error, False, request, progress)
         for payload in (*reader.feed(frames.end()), *reader.end()):
             aggregator.add(payload)
-        return aggregator.body(done=reader.done)
+        body = aggregator.body(done=reader.done)
+        return body if aggregator.long_texts is None else await aggregator.long_texts.written_into(body)
     except StreamBroken as err:
         raise WorkerFailed(str(err)) from err
     except StreamInterrupted as err:

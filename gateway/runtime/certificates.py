@@ -1,8 +1,7 @@
 """TLS certificates of a listener, read again for new connections when their files change.
 
-Established connections keep the old certificate. The files are checked every few seconds, and at a reload. A new
-pair is first tried on a context of its own: if it cannot be used (it may be half written), the old pair stays in
-force.
+Established connections keep the old certificate. The files are checked every few seconds, and at a reload. If a new
+pair cannot be used (it may be half written), the old pair stays in force.
 """
 
 import asyncio
@@ -10,6 +9,7 @@ import logging
 import os
 import ssl
 from collections.abc import Mapping
+from typing import Any
 
 from gateway.runtime.certificate_expiry import expires_at
 from gateway.settings.listeners import ListenerTlsSettings
@@ -21,6 +21,20 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 10.0
 
 
+class ListenerContext(ssl.SSLContext):
+    """The TLS context of a listener, which begins each connection in the newest context of the files.
+
+    A context that has loaded a client's authority cannot forget it, and resumes the sessions that it began. So new
+    files get a new context, while a listener keeps the one with which it was opened.
+    """
+
+    newest: ssl.SSLContext
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """Begin the TLS of one connection; the event loop calls this."""
+        return self.newest.wrap_bio(*args, **options)
+
+
 class ServerTls:
     """The TLS context of one listener, which is the same object for the listener's whole life.
 
@@ -30,8 +44,9 @@ class ServerTls:
     def __init__(self, tls: ListenerTlsSettings, path: str) -> None:
         self._tls = tls
         self._seen = self._file_stamps()
+        self.context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            self.context = _new_context(tls)
+            self.context.newest = _new_context(tls)
         except (OSError, ValueError) as err:
             raise SettingsProblem(f"{path}: the certificate cannot be used: {_reason(err)}") from err
 
@@ -42,8 +57,7 @@ class ServerTls:
             return False
         self._seen = stamps
         try:
-            _new_context(self._tls)
-            _load(self.context, self._tls)
+            self.context.newest = _new_context(self._tls)
         except (OSError, ValueError) as err:
             log.warning("the new certificate %s cannot be used: %s", self._tls.certificate, _reason(err))
             return False
@@ -67,16 +81,12 @@ class ServerTls:
 
 def _new_context(tls: ListenerTlsSettings) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    _load(context, tls)
-    return context
-
-
-def _load(context: ssl.SSLContext, tls: ListenerTlsSettings) -> None:
     # A key that needs a passphrase is refused; without this OpenSSL would ask for it at the terminal.
     context.load_cert_chain(tls.certificate, tls.key, password=lambda: b"")
     if tls.client_ca is not None:
         context.load_verify_locations(cafile=tls.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def _stamp(path: str) -> tuple[int, int] | None:

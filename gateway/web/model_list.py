@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -26,30 +25,54 @@ class ModelCard:
     owned_by: str = "radixgate"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnthropicModelCard:
+    """A model, as Anthropic's API shows it."""
+
+    id: str
+    display_name: str
+    created_at: str
+    max_input_tokens: int | None
+    """None where neither the settings nor a worker name the model's context length."""
+    type: str = "model"
+    lifecycle: str = "active"
+
+
 class ModelHandlers:
-    """The HTTP handlers of models. `authenticate` returns the tenant of a request's API key."""
+    """The HTTP handlers of models."""
 
     def __init__(
-        self, catalogue: Catalogue, authenticate: Callable[[web.Request], Awaitable[Tenant]]
+        self,
+        catalogue: Catalogue,
+        authenticate: Callable[[web.Request], Awaitable[Tenant]],
+        reported_context_length: Callable[[str], int | None],
     ) -> None:
+        """Create the handlers.
+
+        Args:
+            catalogue: The models.
+            authenticate: Returns the tenant of a request's API key.
+            reported_context_length: Returns the context length that workers report of a model.
+        """
         self._catalogue = catalogue
         self._authenticate = authenticate
+        self._reported_context_length = reported_context_length
 
     async def list_all(self, http: web.Request) -> web.Response:
         """List the models that the tenant may call."""
         try:
-            cards = self._visible(await self._authenticate(http))
+            models = self._visible(await self._authenticate(http))
         except GatewayError as err:
             return error_response(err, http)
+        cards = [self._card(name, model, http) for name, model in models]
         if not speaks_anthropic(http):
             return _json({"object": "list", "data": cards})
-        ids = [card.id for card in cards]
         return _json(
             {
-                "data": [_anthropic(card) for card in cards],
+                "data": cards,
                 "has_more": False,
-                "first_id": ids[0] if ids else None,
-                "last_id": ids[-1] if ids else None,
+                "first_id": cards[0].id if cards else None,
+                "last_id": cards[-1].id if cards else None,
             }
         )
 
@@ -63,26 +86,24 @@ class ModelHandlers:
             except ModelNotFound:
                 model = None
             if model is None or not tenant.allows(model.name):
-                raise ModelNotFound(name, [card.id for card in self._visible(tenant)])
-            found = ModelCard(id=name, created=model.created)
+                raise ModelNotFound(name, [visible for visible, _ in self._visible(tenant)])
         except GatewayError as err:
             return error_response(err, http)
-        return _json(_anthropic(found) if speaks_anthropic(http) else found)
+        return _json(self._card(name, model, http))
 
-    def _visible(self, tenant: Tenant) -> list[ModelCard]:
+    def _visible(self, tenant: Tenant) -> list[tuple[str, Model]]:
         models: list[tuple[str, Model]] = sorted(self._catalogue.by_name_or_alias().items())
-        return [ModelCard(id=name, created=m.created) for name, m in models if tenant.allows(m.name)]
+        return [(name, model) for name, model in models if tenant.allows(model.name)]
 
-
-def _anthropic(card: ModelCard) -> dict[str, Any]:
-    created = datetime.fromtimestamp(card.created, UTC).isoformat().replace("+00:00", "Z")
-    return {
-        "type": "model",
-        "id": card.id,
-        "display_name": card.id,
-        "created_at": created,
-        "lifecycle": "active",
-    }
+    def _card(self, name: str, model: Model, http: web.Request) -> ModelCard | AnthropicModelCard:
+        if not speaks_anthropic(http):
+            return ModelCard(id=name, created=model.created)
+        return AnthropicModelCard(
+            id=name,
+            display_name=name,
+            created_at=datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z"),
+            max_input_tokens=model.context_length or self._reported_context_length(model.name),
+        )
 
 
 def _json(value: object) -> web.Response:

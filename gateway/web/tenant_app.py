@@ -112,7 +112,8 @@ def tenant_app(
     inference = InferenceHandlers(services, drain_state, stores, exchange_options)
     inference_handlers = inference.by_path()
     _add_inference(routes, inference, inference_handlers)
-    _add_models(routes, ModelHandlers(services.catalogue, authenticate))
+    context_length = services.dispatch.fleet.context_length
+    _add_models(routes, ModelHandlers(services.catalogue, authenticate, context_length))
     own = OwnUsageHandlers(services, explorer, partial(authenticate, scope=USAGE), cells, find_address)
     for path, handler in own.by_path().items():
         routes.add("GET", path, handler)
@@ -127,6 +128,13 @@ def tenant_app(
         app[DIRECT_ROUTES] = _direct_routes(
             inference.served_directly(inference_handlers), local_names_only, cors, access_log
         )
+
+    async def close_connection_while_not_ready(_: web.Request, answer: web.StreamResponse) -> None:
+        if not drain_state.ready:
+            answer.force_close()
+            answer.headers["Connection"] = "close"  # aiohttp has chosen the headers before.
+
+    app.on_response_prepare.append(close_connection_while_not_ready)
 
     async def wait_before_aiohttp_closes(_: web.Application) -> None:
         """Wait for the running inference requests: aiohttp itself waits only for the requests that it serves."""

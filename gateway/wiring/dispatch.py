@@ -60,6 +60,7 @@ def dispatch_of(
     dispatch = Dispatch(
         reservations=Reservations(leases, found.estimates, retry_budget, clock),
         acquisition=found.acquisition,
+        placements=found.placements,
         attempts=_attempts(found, fleet, index, feedback, index_quota, retry_budget, hedging),
         worker_calls=_worker_calls(settings, cache_salt, found.rooms),
         fleet=fleet,

@@ -32,6 +32,12 @@ def _waiting_room_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]
         counts.update(dispatch.acquisition.first_worker.counts())
         return [(labels, float(count)) for labels, count in counts.items()]
 
+    def waiting_and_running() -> list[Reading]:
+        counts = dispatch.placements.counts()
+        for (model, _), count in waiting():
+            counts[model] += int(count)
+        return [((model,), float(count)) for model, count in counts.items()]
+
     def queue_gauge(
         name: str, text: str, read: Callable[[WaitingRoom[Placement]], float], *, idle: float = 0.0
     ) -> GaugeFamily:
@@ -50,6 +56,12 @@ def _waiting_room_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]
             text="Requests in the waiting room, by model and service class.",
             labels=("model", "class"),
             read=waiting,
+        ),
+        GaugeFamily(
+            name="radixgate_model_requests",
+            text="Requests of this gateway for the model that wait, or that its own workers are serving.",
+            labels=("model",),
+            read=waiting_and_running,
         ),
         queue_gauge(
             "radixgate_waiting_tokens",

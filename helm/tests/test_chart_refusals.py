@@ -191,6 +191,16 @@ HUB = {"name": "m", "path": "a/b"}
             [
                 {
                     "name": "a",
+                    "model": HUB | {"name": "org/m"},
+                    "autoscaling": {"enabled": True, "kind": "hpa", "minReplicas": 1},
+                }
+            ],
+            "cannot select the model org/m",
+        ),
+        (
+            [
+                {
+                    "name": "a",
                     "model": HUB,
                     "autoscaling": {"enabled": True, "prometheus": {"address": "http://p"}},
                 }

@@ -3,7 +3,7 @@
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
@@ -30,7 +30,7 @@ from gateway.cli.support.database_access import (
     validated,
 )
 from gateway.cli.support.deployment import SECRET, find_deployment
-from gateway.cli.support.names_in_file import names_in_file
+from gateway.cli.support.names_in_file import names_in_file, note_others
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.database.row_conversion import StoredKey
 from gateway.process.secrets import deployment_secret, secret_file
@@ -156,7 +156,9 @@ def list_(
     set_: Assignments = None,
 ) -> None:
     """List the keys of the database, without the keys' secrets."""
-    found = _with_keys(config, set_, lambda life: life.list_keys(tenant, active=not all_))
+    settings = load_database_settings(config, set_)
+    found = _with_keys(settings, lambda life: life.list_keys(tenant, active=not all_))
+    note_others(settings, "keys")
     if json:
         print(
             "\n".join(to_json(msgspec.structs.replace(each, key=_without_hash(each.key))) for each in found)
@@ -179,7 +181,8 @@ def rotate(
 ) -> None:
     """Create a key that replaces another, which stays valid for a grace period. Both count for the same limits."""
     seconds = _seconds(grace)
-    _show(_with_keys(config, set_, lambda life: life.rotate(identity, seconds)), quiet)
+    settings = _settings_for(config, set_, [identity])
+    _show(_with_keys(settings, lambda life: life.rotate(identity, seconds)), quiet)
 
 
 @app.command()
@@ -196,7 +199,7 @@ def expire(
 ) -> None:
     """Set the end of validity of a key."""
     at = parse_moment(when)
-    _with_keys(config, set_, lambda life: life.expire(identity, at))
+    _with_keys(_settings_for(config, set_, [identity]), lambda life: life.expire(identity, at))
 
 
 @app.command()
@@ -223,20 +226,34 @@ def revoke(
             await life.revoke(chosen.ids)
         return chosen
 
-    chosen = _with_keys(config, set_, work)
+    chosen = _with_keys(_settings_for(config, set_, identities or (), tenant), work)
     for key in chosen.ids:
         print(f"{key}{' (is already invalid)' if key in chosen.already else ''}")
     plural = "" if len(chosen.ids) == 1 else "s"
     print(f"{'Would revoke' if dry_run else 'Revoked'} {len(chosen.ids)} key{plural}.")
 
 
-def _with_keys(
-    config: ConfigFile, assignments: Assignments, work: Callable[[KeyLifecycle], Awaitable[Result]]
-) -> Result:
+def _settings_for(
+    config: ConfigFile, assignments: Assignments, identities: Sequence[str], tenant: str | None = None
+) -> Settings:
+    """Return the settings of a command that changes these keys, or all of a tenant.
+
+    Raises CommandError for keys of the settings file.
+    """
+    settings = load_database_settings(config, assignments)
+    there = "change them there, then run `radixgate reload`"
+    if tenant in names_in_file(settings, "tenants"):
+        raise CommandError(f"the tenant {tenant} is in the settings file, and so are its keys: {there}")
+    if in_file := sorted(set(names_in_file(settings, "keys")).intersection(identities)):
+        raise CommandError(f"the settings file has the keys {', '.join(in_file)}: {there}")
+    return settings
+
+
+def _with_keys(settings: Settings, work: Callable[[KeyLifecycle], Awaitable[Result]]) -> Result:
     """Run work on the keys of the database and return its result. Raises CommandError."""
 
     async def inside() -> Result:
-        async with _key_lifecycle(load_database_settings(config, assignments)) as life:
+        async with _key_lifecycle(settings) as life:
             return await work(life)
 
     return run_async(inside())

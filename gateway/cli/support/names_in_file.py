@@ -1,4 +1,4 @@
-"""Notes of commands that change the database: tenants, plans and organisations that the settings file has."""
+"""Notes of commands on the database: tenants, plans, organisations and keys that the settings file has."""
 
 import sys
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Literal
 
 from gateway.settings.tree import Settings
 
-Kind = Literal["tenants", "plans", "organisations"]
+Kind = Literal["tenants", "plans", "organisations", "keys"]
 NAMES_SHOWN_MAX = 10
 
 
@@ -14,6 +14,8 @@ def names_in_file(settings: Settings, kind: Kind) -> Sequence[str]:
     """Return the names of one kind that do not come from the database."""
     if kind == "plans":
         return [plan.name for plan in settings.plans]
+    if kind == "keys":
+        return [key.id for tenant in settings.tenants for key in tenant.keys]
     return [one.id for one in (settings.tenants if kind == "tenants" else settings.organisations)]
 
 

@@ -25,6 +25,12 @@ _ID_PREFIXES = {
     "file_search_call": "fs",
     "code_interpreter_call": "ci",
     "image_generation_call": "ig",
+    "mcp_list_tools": "mcpl",
+    "mcp_approval_request": "mcpr",
+    "mcp_approval_response": "mcpa",
+    "mcp_call": "mcp",
+    "local_shell_call": "lsh",
+    "local_shell_call_output": "lsho",
 }
 
 REFERENCE = "item_reference"
@@ -122,9 +128,4 @@ def decoded_text(content: str) -> str | None:
 
 
 def _unsupported(kind: str, where: str) -> BadRequest:
-    text = f"{where}: items of type {kind[:50]!r} are not supported."
-    if kind.startswith("mcp_"):
-        text += (
-            " This gateway calls no MCP servers. Call them in the client, and offer their tools as functions."
-        )
-    return BadRequest(text, param=f"{where}.type")
+    return BadRequest(f"{where}: items of type {kind[:50]!r} are not supported.", param=f"{where}.type")

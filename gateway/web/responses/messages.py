@@ -5,6 +5,7 @@ items                                       messages
   message developer, system          ->       system; leading ones become one, with the instructions before them
   reasoning, message, function_call  ->       one assistant turn, with reasoning_content and tool_calls
   custom_tool_call                   ->       the same: see tools.py
+  local_shell_call                   ->       the same, as a function of this name
   function_call_output               ->       tool; its images and files become the user's next turn
   compaction                         ->       user, with the summary of what came before
   web_search_call and the like       ->       nothing: OpenAI's servers made the call, the answer follows
@@ -68,6 +69,9 @@ class _Messages:
                 # All results of one turn come before the media of any of them.
                 self._add_tool_result(item.call_id, _parts(item.output))
                 return
+            case wire.LocalShellCallOutputItem():
+                self._add_tool_result(item.call_id or item.id, _parts(item.output))
+                return
         self._add_media()
         match item:
             case wire.MessageItem(role="system" | "developer"):
@@ -77,9 +81,12 @@ class _Messages:
             case wire.MessageItem():
                 self._assistant_turn(new_field="content")["content"] = _plain(_parts(item.content))
             case wire.FunctionCallItem():
-                self._add_tool_call(item, item.arguments)
+                self._add_tool_call(item.call_id, function_name(item.name, item.namespace), item.arguments)
             case wire.CustomToolCallItem():
-                self._add_tool_call(item, arguments_with_text(item.input))
+                arguments = arguments_with_text(item.input)
+                self._add_tool_call(item.call_id, function_name(item.name, item.namespace), arguments)
+            case wire.LocalShellCallItem():
+                self._add_tool_call(item.call_id, "local_shell", msgspec.json.encode(item.action).decode())
             case wire.CompactionItem():
                 self._turns.append({"role": "user", "content": _summary(item.encrypted_content, where)})
             case wire.ReasoningItem():
@@ -108,10 +115,10 @@ class _Messages:
         else:
             self._turns.append({"role": "user", "content": _plain(parts)})
 
-    def _add_tool_call(self, item: wire.FunctionCallItem | wire.CustomToolCallItem, arguments: str) -> None:
-        function = {"name": function_name(item.name, item.namespace), "arguments": arguments}
+    def _add_tool_call(self, call_id: str, name: str, arguments: str) -> None:
         calls = self._assistant_turn().setdefault("tool_calls", [])
-        calls.append({"id": item.call_id, "type": "function", "function": function})
+        function = {"name": name, "arguments": arguments}
+        calls.append({"id": call_id, "type": "function", "function": function})
 
     def _add_tool_result(self, call_id: str, parts: list[Json]) -> None:
         text = "\n".join(part["text"] for part in parts if part["type"] == "text")

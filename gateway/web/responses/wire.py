@@ -82,6 +82,22 @@ class CustomToolCallOutputItem(msgspec.Struct, frozen=True, tag="custom_tool_cal
     output: str | list[ContentPart]
 
 
+class LocalShellCallItem(msgspec.Struct, frozen=True, tag="local_shell_call", tag_field="type"):
+    """A call of the client's shell."""
+
+    call_id: str
+    action: dict[str, Any]
+
+
+class LocalShellCallOutputItem(msgspec.Struct, frozen=True, tag="local_shell_call_output", tag_field="type"):
+    """The result of a call of the client's shell."""
+
+    output: str
+    id: str
+    """That of the call, where the item has no `call_id`."""
+    call_id: str | None = None
+
+
 class ReasoningTextPart(msgspec.Struct, frozen=True):
     """A piece of reasoning."""
 
@@ -119,7 +135,32 @@ class ImageCallItem(msgspec.Struct, frozen=True, tag="image_generation_call", ta
     """An image that OpenAI's servers made before the assistant's answer."""
 
 
-HostedCallItem = WebSearchCallItem | FileSearchCallItem | CodeCallItem | ImageCallItem
+class McpToolsItem(msgspec.Struct, frozen=True, tag="mcp_list_tools", tag_field="type"):
+    """The tools of an MCP server, which OpenAI's servers asked for them."""
+
+
+class McpApprovalRequestItem(msgspec.Struct, frozen=True, tag="mcp_approval_request", tag_field="type"):
+    """A call of an MCP server that OpenAI's servers wanted to make."""
+
+
+class McpApprovalResponseItem(msgspec.Struct, frozen=True, tag="mcp_approval_response", tag_field="type"):
+    """The client's decision on such a call."""
+
+
+class McpCallItem(msgspec.Struct, frozen=True, tag="mcp_call", tag_field="type"):
+    """A call of an MCP server that OpenAI's servers made before the assistant's answer."""
+
+
+HostedCallItem = (
+    WebSearchCallItem
+    | FileSearchCallItem
+    | CodeCallItem
+    | ImageCallItem
+    | McpToolsItem
+    | McpApprovalRequestItem
+    | McpApprovalResponseItem
+    | McpCallItem
+)
 """Calls of hosted tools; models get the answers that were made with them, and not the calls."""
 
 InputItem = (
@@ -128,6 +169,8 @@ InputItem = (
     | FunctionCallOutputItem
     | CustomToolCallItem
     | CustomToolCallOutputItem
+    | LocalShellCallItem
+    | LocalShellCallOutputItem
     | ReasoningItem
     | CompactionItem
     | HostedCallItem

@@ -220,6 +220,13 @@
 {{- if gt (int .minReplicas) (int .maxReplicas) -}}
 {{- fail (printf "radixgate: %s: autoscaling.minReplicas is larger than maxReplicas." $at) -}}
 {{- end -}}
+{{- if eq .kind "hpa" -}}
+{{- range $served -}}
+{{- if or (gt (len .) 63) (not (regexMatch "^[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?$" .)) -}}
+{{- fail (printf "radixgate: %s: a HorizontalPodAutoscaler cannot select the model %s, since that is no value of a label; give it a name of letters, digits, '-', '_' and '.', or set autoscaling.kind to keda." $at .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if eq .kind "keda" -}}
 {{- if not .prometheus.address -}}
 {{- fail (printf "radixgate: %s: autoscaling with KEDA needs autoscaling.prometheus.address." $at) -}}

@@ -72,7 +72,8 @@ def test_a_key_lives_from_its_making_to_its_end(radixgate, tmp_path):
 
 def test_what_the_settings_file_has_too_is_said_since_the_file_wins(radixgate, tmp_path):
     file = tmp_path / "gateway.yaml"
-    file.write_text("plans: [{name: free}]\ntenants: [{id: acme, plan: free}]\n")
+    entry = f"{{id: abc12345, hash: 'hmac-sha256:{'0' * 64}'}}"
+    file.write_text(f"plans: [{{name: free}}]\ntenants: [{{id: acme, plan: free, keys: [{entry}]}}]\n")
     code, said, note = radixgate("tenants", "set", "acme", "--plan", "free", "-c", str(file))
     assert (code, "tenant acme created" in said) == (0, True)
     assert "the settings file has the tenant acme too, and wins" in note
@@ -80,6 +81,12 @@ def test_what_the_settings_file_has_too_is_said_since_the_file_wins(radixgate, t
     assert (
         "the settings file has tenants of its own: acme" in radixgate("tenants", "list", "-c", str(file))[2]
     )
+    assert "the settings file has keys of its own: abc12345" in radixgate("keys", "list", "-c", str(file))[2]
+    for change in (["revoke", "abc12345"], ["rotate", "abc12345"], ["expire", "abc12345", "2027-01-31"]):
+        code, said, refusal = radixgate("keys", *change, "-c", str(file))
+        assert (code, said, "the settings file has the keys abc12345" in refusal) == (1, "", True)
+    code, said, refusal = radixgate("keys", "revoke", "--tenant", "acme", "-c", str(file))
+    assert (code, said, "the tenant acme is in the settings file" in refusal) == (1, "", True)
     code, key, refusal = radixgate("keys", "create", "acme", "-c", str(file))
     assert (code, key) == (1, "")
     assert "the tenant acme is in the settings file, and so are its keys" in refusal

@@ -316,7 +316,8 @@ async def demand(running):
     """What an autoscaler is told: waiting and running requests of the model."""
     async with running.http.get(running.admin + "/metrics") as response:
         text = await response.text()
-    names = ("radixgate_waiting_requests", "radixgate_model_streams", "radixgate_waiting_tokens")
+    names = ("radixgate_waiting_requests", "radixgate_model_requests", "radixgate_model_streams")
+    names += ("radixgate_waiting_tokens",)
     lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith(names)]
     return {
         series: float(value) for series, _, value in lines if '"tiny"' in series and "batch" not in series
@@ -334,13 +335,19 @@ async def test_a_model_without_workers_has_metrics_and_its_first_request_waits_f
         assert 'radixgate_waiting_requests{class="chat",model="tiny"}' in idle
         assert 'radixgate_model_streams{model="tiny"}' in idle
 
-        asked = asyncio.ensure_future(running.chat("anyone there?", model="tiny").__aenter__())
+        worker.then(tokens=2, gap=60)
+        asked = asyncio.ensure_future(running.chat("anyone there?", model="tiny", stream=True).__aenter__())
+        requests = 'radixgate_model_requests{model="tiny"}'
         waiting = 'radixgate_waiting_requests{class="chat",model="tiny"}'
         while (await demand(running))[waiting] != 1.0:
             await asyncio.sleep(0.05)
+        assert (await demand(running))[requests] == 1.0
         code, _, err = await workers(running, "add", "first", worker.url, "--kind", "sglang")
         assert (code, err) == (0, "")
         answer = await asyncio.wait_for(asked, 60)
         assert answer.status == 200
-        await answer.release()
-        assert (await demand(running))[waiting] == 0.0
+        runs = await demand(running)
+        assert (runs[waiting], runs[requests]) == (0.0, 1.0)
+        answer.close()
+        while (await demand(running))[requests] != 0.0:
+            await asyncio.sleep(0.05)

@@ -64,6 +64,38 @@ async def test_callers_need_a_certificate_where_authorities_are_named(gateway, t
             assert await models(running, http) == 200
 
 
+def presenting(directory, server_cert):
+    """A connector with a client certificate of its own, and that certificate's file."""
+    directory.mkdir()
+    cert, key = certificate(directory)
+    context = ssl.create_default_context(cafile=str(server_cert))
+    context.load_cert_chain(cert, key)
+    return aiohttp.TCPConnector(ssl=context, force_close=True), cert
+
+
+@pytest.mark.any_loop
+async def test_an_authority_that_leaves_the_file_is_trusted_no_more(gateway, tmp_path):
+    cert, key = certificate(tmp_path)
+    staying, staying_ca = presenting(tmp_path / "staying", cert)
+    leaving, leaving_ca = presenting(tmp_path / "leaving", cert)
+    authorities = tmp_path / "authorities.pem"
+    authorities.write_text(staying_ca.read_text() + leaving_ca.read_text())
+    settings = settings_of(cert, key, client_ca=str(authorities))
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, **settings) as running,
+        aiohttp.ClientSession(connector=staying) as trusted,
+        aiohttp.ClientSession(connector=leaving) as distrusted,
+    ):
+        assert await models(running, trusted) == await models(running, distrusted) == 200
+        authorities.write_text(staying_ca.read_text())
+        for watch in running.here.certificates:
+            assert watch.renew()
+        assert await models(running, trusted) == 200
+        with pytest.raises(aiohttp.ClientError):
+            await models(running, distrusted)
+
+
 def test_a_certificate_that_is_half_written_changes_nothing(tmp_path, caplog):
     cert, key = certificate(tmp_path)
     server = ServerTls(ListenerTlsSettings(certificate=str(cert), key=str(key)), "$.listen.tls")

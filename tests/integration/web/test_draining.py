@@ -15,6 +15,9 @@ async def test_answers_close_their_connections_once_the_gateway_is_not_ready(gat
         async with running.chat(stream=stream) as answer:
             await answer.read()
             assert (answer.status, answer.headers.get("connection")) == (200, "close")
+        for path, status in (("models", 200), ("nothing", 404)):
+            async with running.http.get(f"{running.url}/v1/{path}", headers=running.headers()) as answer:
+                assert (answer.status, answer.headers.get("connection")) == (status, "close")
         body = {"model": "m", "input": "hello", "stream": stream}
         async with running.http.post(
             f"{running.url}/v1/responses", json=body, headers=running.headers()

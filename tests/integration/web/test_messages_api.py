@@ -158,6 +158,23 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(gateway):
     assert last["error"]["type"] == "api_error"
 
 
+async def test_the_list_of_models_has_their_context_where_it_is_known(gateway):
+    models = json.dumps([{"name": "m", "context_length": 100, "aliases": ["claude-m"]}, {"name": "n"}])
+    lengths = {"m": 4096, "n": 2048, "o": None}
+    listed = [{"id": name, "object": "model", "max_model_len": length} for name, length in lengths.items()]
+    worker = ScriptedWorker(models=lengths)
+    worker.listed = json.dumps({"object": "list", "data": listed}).encode()
+    async with worker, gateway(worker, models=models) as running:
+        headers = {**running.headers(), "anthropic-version": "2023-06-01"}
+        async with running.http.get(running.url + "/v1/models", headers=headers) as response:
+            shown = (await response.json())["data"]
+        async with running.http.get(running.url + "/v1/models/n", headers=headers) as response:
+            one = await response.json()
+    bounds = {model["id"]: model["max_input_tokens"] for model in shown}
+    assert bounds == {"claude-m": 100, "m": 100, "n": 2048, "o": None}
+    assert one["max_input_tokens"] == 2048
+
+
 async def test_refusals_have_anthropics_shape_wherever_they_come_from(gateway):
     limits = [{"requests": 2, "per": "hour"}]
     async with ScriptedWorker() as worker, gateway(worker, limits=limits) as running:

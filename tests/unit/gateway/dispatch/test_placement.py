@@ -102,6 +102,18 @@ def test_ending_twice_frees_once(stage):
     assert stage.reserved() == {}
 
 
+def test_requests_on_our_own_workers_are_counted_by_model(stage, pair):
+    first, second = place(stage, route("a")), place(stage, route("b"))
+    stage.placements.end(first, 0.0)
+    stage.placements.end(first, 0.0)
+    assert stage.placements.counts() == {"m": 1}
+    stage.placements.give_back(second)
+    assert stage.placements.counts() == {}
+    placement = place(pair, route("d", "p"))
+    pair.placements.note_first_token(placement)
+    assert pair.placements.counts() == {"m": 1}
+
+
 def test_a_first_token_after_the_end_changes_nothing(stage):
     placement = place(stage, route("a"))
     stage.placements.end(placement, 0.0)

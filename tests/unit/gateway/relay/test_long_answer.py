@@ -10,6 +10,7 @@ import pytest
 
 from gateway.domain.errors import WorkerError
 from gateway.domain.memory_budget import MemoryBudget, MemoryLease
+from gateway.domain.request import Surface
 from gateway.relay import long_answer
 from gateway.relay.long_answer import LONG_BYTES, LongAnswer
 from gateway.relay.relay import relay
@@ -35,11 +36,11 @@ class Client:
         self.body = body
 
 
-async def relayed(body, **options):
+async def relayed(*pieces, content_type="application/json", **options):
     """Return what the client got, the request's account, and the turns that other tasks of the loop had."""
     progress = SimpleNamespace(trace=None, output_sent=lambda frames: None, frames=0)
-    request = SimpleNamespace(stream=False, generates=True, answers=1, surface="chat")
-    answer, client, turns = StubAnswer(pieces=(body,)), Client(), 0
+    request = SimpleNamespace(stream=False, generates=True, answers=1, surface=Surface.CHAT)
+    answer, client, turns = StubAnswer(content_type=content_type, pieces=pieces), Client(), 0
 
     async def other():
         nonlocal turns
@@ -62,6 +63,20 @@ async def test_other_streams_go_on_while_a_long_answer_is_looked_through(kind):
     assert passed == body
     assert progress.usage.completion_tokens == 7
     assert turns >= len(body) // long_answer.SLICE_BYTES
+
+
+@pytest.mark.parametrize("words", [400, 30_000], ids=["short chunks", "long chunks"])
+async def test_other_streams_go_on_while_a_stream_becomes_a_long_answer(words):
+    text = 'caf\u00e9 "\n' * words
+    chunk = b'{"id":"a","choices":[{"index":0,"delta":{"content":%b}}]}' % json.dumps(text).encode()
+    chunks = 2 * LONG_BYTES // len(text)
+    end = b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],%b}' % USAGE
+    frames = b"".join(b"data: %b\n\n" % each for each in (*[chunk] * chunks, end, b"[DONE]"))
+    passed, progress, turns = await relayed(frames, content_type="text/event-stream")
+    assert json.loads(passed)["choices"][0]["message"]["content"] == text * chunks
+    assert progress.usage.completion_tokens == 7
+    # Once while the texts are joined, and once while the answer is looked through.
+    assert turns >= len(text) * chunks // long_answer.SLICE_BYTES + len(passed) // long_answer.SLICE_BYTES
 
 
 async def test_a_long_answer_loses_what_the_client_must_not_see_and_nothing_else():

@@ -174,6 +174,10 @@ def test_a_stream_without_an_end_is_interrupted():
         {"type": "file_search_call", "queries": ["q"], "results": None},
         {"type": "code_interpreter_call", "code": "1+1", "container_id": "c", "outputs": None},
         {"type": "image_generation_call", "result": "aGk="},
+        {"type": "mcp_list_tools", "server_label": "files", "tools": []},
+        {"type": "mcp_approval_request", "server_label": "files", "name": "read", "arguments": "{}"},
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+        {"type": "mcp_call", "server_label": "files", "name": "read", "arguments": "{}", "output": "text"},
     ],
     ids=lambda call: call["type"],
 )
@@ -190,7 +194,23 @@ def test_calls_that_another_server_made_are_kept_and_not_sent_to_the_worker(call
     ]
     shown = items.item_object(read[1])
     assert (shown["type"], shown["status"]) == (call["type"], "completed")
-    assert shown["id"].startswith(("ws_", "fs_", "ci_", "ig_"))
+    assert shown["id"].startswith(("ws_", "fs_", "ci_", "ig_", "mcp"))
+
+
+@pytest.mark.parametrize("named_by", ["call_id", "id"])
+def test_a_call_of_the_local_shell_becomes_a_tool_call_and_its_result(named_by):
+    action = {"type": "exec", "command": ["ls"], "env": {}}
+    history = [
+        {"role": "user", "content": "What is here?"},
+        {"type": "local_shell_call", "id": "lsh_1", "call_id": "c1", "action": action, "status": "completed"},
+        {"type": "local_shell_call_output", named_by: "c1", "output": '{"output": "a.txt"}'},
+    ]
+    read = items.input_items([msgspec.Raw(msgspec.json.encode(item)) for item in history], "resp_1")
+    _, call, result = messages.chat_messages(read, None)
+    (asked,) = call["tool_calls"]
+    assert (asked["id"], asked["function"]["name"]) == ("c1", "local_shell")
+    assert msgspec.json.decode(asked["function"]["arguments"]) == action
+    assert result == {"role": "tool", "tool_call_id": "c1", "content": '{"output": "a.txt"}'}
 
 
 def test_an_output_goes_back_as_one_turn():
