@@ -6,4 +6,6 @@ to which worker), `relay` (the answer on its way back), `ledger` and `telemetry`
 `quotas` (what the tenant may still use), `queueing` (whose turn it is), `routing` (the order of workers), `fleet`
 (the state of workers) and `kv_index` (what they have cached). `wiring` and `app` build all of it from `settings`;
 `runtime` runs it; `cli` starts it.
+
+docs/pages/extend/where-things-happen.md has the file and the function of each step, and of two hundred questions.
 """

@@ -54,7 +54,10 @@ class MemoryLease:
         self.resize(self.bytes_held + more)
 
     def resize(self, held: int) -> None:
-        """Replace what the lease holds by so many bytes. Raises Overloaded, BadRequest if these are too many."""
+        """Replace what the lease holds by so many bytes.
+
+        Raises BadRequest if all requests together may not hold so many, and Overloaded if too few are free now.
+        """
         budget, tenant = self._budget, self._tenant
         more = held - self.bytes_held
         of_tenant = 0 if tenant is None else budget.of_tenants.get(tenant, 0)

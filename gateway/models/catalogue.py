@@ -201,7 +201,10 @@ class Catalogue:
         return found if found is not None and not found.parent else None
 
     def _encoding_of(self, name: str) -> "tuple[ModelSettings, PromptEncoder] | None":
-        """Return the settings and the encoder that make a model's blocks; None for a model that never existed."""
+        """Return the settings and the encoder that make a model's blocks; None for a model that never existed.
+
+        A LoRA adapter has those of its parent.
+        """
         found = self._by_name.get(name)
         if name in self._encoders or found is None:
             return self._encoders.get(name)

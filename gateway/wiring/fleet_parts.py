@@ -82,15 +82,7 @@ class FleetParts:
         stack.push_async_callback(index.close)
         prompt_hasher = PromptHasher(secret)
         salt_of = lru_cache(maxsize=SALTS_MAX)(partial(cache_salt, secret=secret))
-        cells, tenants = stores.cells, stores.records.tenants
-        followed = OwnGroups(cells.living, tenants).includes if cells is not None else None
-        namespaces = NamespaceResolver(
-            fleet.models_of,
-            fleet.adapters_of,
-            catalogue,
-            prompt_hasher,
-            GroupsBySalt(tenants.groups, salt_of, followed),
-        )
+        namespaces = _namespaces(fleet, catalogue, prompt_hasher, salt_of, stores)
         ranks = Ranks()
         event_feeds = _event_feeds(index, namespaces.resolve, ranks, stack)
         load_feeds = LoadFeeds(ranks, fleet.reported_speed)
@@ -150,6 +142,25 @@ def _catalogue(settings: Settings, fleet: Fleet, stack: AsyncExitStack) -> Catal
     for worker in fleet:
         catalogue.add_reported(worker.models, worker.report.parents)
     return catalogue
+
+
+def _namespaces(
+    fleet: Fleet,
+    catalogue: Catalogue,
+    prompt_hasher: PromptHasher,
+    salt_of: Callable[[str], str],
+    stores: Stores,
+) -> NamespaceResolver:
+    """Return what finds the namespace of a KV event; in a cell only those of groups that the cell follows."""
+    cells, tenants = stores.cells, stores.records.tenants
+    followed = OwnGroups(cells.living, tenants).includes if cells is not None else None
+    return NamespaceResolver(
+        fleet.models_of,
+        fleet.adapters_of,
+        catalogue,
+        prompt_hasher,
+        GroupsBySalt(tenants.groups, salt_of, followed),
+    )
 
 
 def _event_feeds(
