@@ -1,6 +1,28 @@
 -- What reserving and settling do to the meters of all limits of a call: `judge` refuses, `take` charges, `end_charges`
 -- settles. A meter is the usage of one limit: windows.lua.
 
+-- Charges a meter with `more`, which a lease has used beyond its reservation and whose record is gone. Usage that was put
+-- back after a loss of data has it already. Returns whether it was charged.
+local function charge_late(key, limit, meter, more, now, ending)
+  if more <= 0 or (ending.age_ms > 0
+    and is_counted(ending.restored, limit, key, math.floor(now / 1000) - ending.age_ms)) then
+    return false
+  end
+  charge(meter, limit, now, more)
+  return true
+end
+
+-- Adds the number of a limit and its usage to `alerts`, if so much is used that an alert is due. Returns whether it is.
+local function alert_if_due(at, limit, meter, alerts, now)
+  if limit.alert_at <= 0 or meter.used < limit.alert_at or meter.alerted_until > now then
+    return false
+  end
+  meter.alerted_until = limit.reset == 'smooth' and now + limit.length or meter.mark
+  alerts[#alerts + 1] = at
+  alerts[#alerts + 1] = math.floor(meter.used + 0.5)
+  return true
+end
+
 -- Replaces what a lease was charged by the actual cost, in every limit but those of concurrency.
 --
 -- `ending` says which lease ends, and how:
@@ -24,20 +46,15 @@ local function end_charges(layout, keys, meters, changed, alerts, now, ending)
     local charged = lease and lease.charges[2 * at - 1]
     if limit.unit ~= 0 and charged ~= -1 then
       local meter = meters[at]
-      local more = actual[limit.unit] - ending.reserved[limit.unit]
       if charged then
         local receipt = receipt_in(limit, charged, lease.charges[2 * at], ending.number)
         changed[at] = settle(meter, limit, now, charged, actual[limit.unit], receipt) or changed[at]
-      elseif settles and more > 0 and not (ending.age_ms > 0
-        and is_counted(ending.restored, limit, keys[limit.key], math.floor(now / 1000) - ending.age_ms)) then
-        charge(meter, limit, now, more)
-        changed[at] = true
+      elseif settles then
+        local more = actual[limit.unit] - ending.reserved[limit.unit]
+        changed[at] = charge_late(keys[limit.key], limit, meter, more, now, ending) or changed[at]
       end
-      if settles and limit.alert_at > 0 and meter.used >= limit.alert_at and meter.alerted_until <= now then
-        meter.alerted_until = limit.reset == 'smooth' and now + limit.length or meter.mark
-        alerts[#alerts + 1] = at
-        alerts[#alerts + 1] = math.floor(meter.used + 0.5)
-        changed[at] = true
+      if settles then
+        changed[at] = alert_if_due(at, limit, meter, alerts, now) or changed[at]
       end
     end
   end
