@@ -52,14 +52,8 @@ async def stream_completion(
     Returns:
         The measured request. Errors do not raise, but are in the result.
     """
-    sent_at = time.perf_counter()
+    measured = _MeasuredStream()
     streamed_body = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    first_at = last_at = None
-    gaps: list[float] = []
-    text: list[str] = []
-    usage: object = None
-    error: str | None = None
-    done = False
     try:
         async with asyncio.timeout(seconds_max):
             async with session.post(
@@ -74,43 +68,66 @@ async def stream_completion(
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    error = _error_code(await response.read(), str(response.status))
+                    measured.error = _error_code(await response.read(), str(response.status))
                 async for line in response.content:
-                    if error is not None or not line.startswith(b"data:"):
-                        continue
-                    if line[5:].strip() == b"[DONE]":
-                        done = True
-                        continue
-                    frame = msgspec.json.decode(line[5:])
-                    if "error" in frame:
-                        error = _error_name(frame, "stream_error")
-                        continue
-                    usage = frame.get("usage") or usage
-                    if delta := _chunk_text(frame):
-                        now = time.perf_counter()
-                        if last_at is not None:
-                            gaps.append(now - last_at)
-                        first_at, last_at = first_at or now, now
-                        text.append(delta)
+                    measured.take(line)
     except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, AttributeError, TypeError) as err:
         # If the server sends something other than a stream of chunks, this request has failed.
-        error = error or type(err).__name__
-    prompt_tokens, output_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
-    if error is None and not prompt_tokens and not output_tokens:
-        error = "no_usage" if done else "stream_cut" if text else "no_stream"
-    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-    return RequestResult(
-        tenant=tenant,
-        sent_at=sent_at,
-        first_at=first_at,
-        last_at=last_at,
-        gaps=tuple(gaps),
-        prompt_tokens=prompt_tokens,
-        cached_tokens=_count(details, "cached_tokens"),
-        output_tokens=output_tokens,
-        error=error,
-        text="".join(text),
-    )
+        measured.error = measured.error or type(err).__name__
+    return measured.result(tenant)
+
+
+class _MeasuredStream:
+    """One stream as the client has seen it so far, from the moment its request is sent."""
+
+    def __init__(self) -> None:
+        self.error: str | None = None
+        self._sent_at = time.perf_counter()
+        self._first_at: float | None = None
+        self._last_at: float | None = None
+        self._gaps: list[float] = []
+        self._text: list[str] = []
+        self._usage: object = None
+        self._done = False
+
+    def take(self, line: bytes) -> None:
+        """Take the next line of the stream; after an error the rest is ignored."""
+        if self.error is not None or not line.startswith(b"data:"):
+            return
+        if line[5:].strip() == b"[DONE]":
+            self._done = True
+            return
+        frame = msgspec.json.decode(line[5:])
+        if "error" in frame:
+            self.error = _error_name(frame, "stream_error")
+            return
+        self._usage = frame.get("usage") or self._usage
+        if delta := _chunk_text(frame):
+            now = time.perf_counter()
+            if self._last_at is not None:
+                self._gaps.append(now - self._last_at)
+            self._first_at, self._last_at = self._first_at or now, now
+            self._text.append(delta)
+
+    def result(self, tenant: str) -> RequestResult:
+        """Return the measured request; a stream without usage is an error."""
+        usage, error = self._usage, self.error
+        prompt_tokens, output_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+        if error is None and not prompt_tokens and not output_tokens:
+            error = "no_usage" if self._done else "stream_cut" if self._text else "no_stream"
+        details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+        return RequestResult(
+            tenant=tenant,
+            sent_at=self._sent_at,
+            first_at=self._first_at,
+            last_at=self._last_at,
+            gaps=tuple(self._gaps),
+            prompt_tokens=prompt_tokens,
+            cached_tokens=_count(details, "cached_tokens"),
+            output_tokens=output_tokens,
+            error=error,
+            text="".join(self._text),
+        )
 
 
 def _count(counts: object, name: str) -> int:
