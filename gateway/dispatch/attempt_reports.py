@@ -70,7 +70,8 @@ class AttemptReports:
         if placement.prefill_worker is not placement.worker:
             fleet.answer_began(placement.prefill_worker)
         for worker, cause in pending.failed_workers.items():
-            # A refusal would prove nothing: a request that is refused here may well have failed there.
+            # Only an answer shows that the other worker is at fault: what is refused here may have failed there for
+            # the same reason.
             if cause.failure is FailureKind.SERVER_ERROR and worker in fleet:
                 fleet.blame(fleet[worker], cause)
         if attempt.recorded:

@@ -23,4 +23,4 @@ class DispatchLimits:
     preempts: bool = False
     """Whether waiting requests may take the placements of batch requests that have no first byte yet."""
     hold: float | None = None
-    """How much dearer than the best worker another may be without the request waiting; see policies/admission."""
+    """How much more than the best worker another may cost before a request waits: policies/admission/hold.py."""

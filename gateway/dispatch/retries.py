@@ -1,6 +1,7 @@
 """The retries of a request: whether it is tried again after a worker's failure, and on which worker.
 
-    retry_or_raise  an attempt failed: an error after a timeout, attempts_max failures or SERVER_ERRORS_MAX inside
+    retry_or_raise  an attempt failed: the request ends in an error after a timeout, after attempts_max failures and
+                    after SERVER_ERRORS_MAX server errors; else it goes on
     placement       another worker or a provider, ranked anew, without a wait for room
 
 `attempts_max` is requests.attempts_max of the settings. All requests together share a retry budget
@@ -20,7 +21,7 @@ from policies.admission.retry_budget import RetryBudget
 from workers.adapter import FailureKind, WorkerFailed
 
 SERVER_ERRORS_MAX = 2
-"""Workers that may fail inside over one request: after these the request is at fault, and no worker is blamed."""
+"""Workers that may have a server error with one request: then the request is at fault, and none is blamed."""
 
 
 class Retries:

@@ -1,7 +1,7 @@
 """The worker's call: what a worker is asked for a request.
 
-The worker's adapter (workers/adapters) makes body and headers of it. Its fields are the client's, as far as the
-worker's kind knows them (workers/adapters/request_fields.py), and those that the gateway owns.
+The call has the client's fields, as far as the worker's kind knows them (workers/adapters/request_fields.py), and
+those that the gateway owns. The worker's adapter (workers/adapters) makes body and headers of it.
 """
 
 from collections.abc import Callable, Collection
