@@ -9,6 +9,6 @@ request_observers    `telemetry` (metrics, traces, access log), `counters_follow
 
 `identity` makes the verifiers of tokens. `gauges` lists the metrics of the present state, from one module for each
 subject: `worker_gauges`, `dispatch_gauges`, `index_gauges`, `quota_gauges`, `record_gauges`, `cell_gauges`;
-`gauge_kinds` has the usual kinds. Autoscaling follows radixgate_waiting_requests of `dispatch_gauges` and
-radixgate_model_streams of `worker_gauges`, added up in helm/radixgate/templates/pool/autoscaling.yaml.
+`gauge_kinds` has the usual kinds. Autoscaling follows radixgate_model_requests of `dispatch_gauges`, by
+helm/radixgate/templates/pool/autoscaling.yaml.
 """
