@@ -23,7 +23,7 @@ VALUE = st.recursive(
 @pytest.fixture
 def short(monkeypatch):
     """Everything is long."""
-    for name in ("LONG_BYTES", "SLICE_BYTES"):
+    for name in ("LONG_STRING_BYTES", "SLICE_BYTES"):
         monkeypatch.setattr(long_strings, name, 3)
     monkeypatch.setattr(inference_requests, "LONG_BYTES", 0)
 
@@ -37,7 +37,7 @@ def told(body):
 
 def in_slices(body, size):
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("LONG_BYTES", "SLICE_BYTES"):
+        for name in ("LONG_STRING_BYTES", "SLICE_BYTES"):
             patch.setattr(long_strings, name, size)
         patch.setattr(inference_requests, "LONG_BYTES", 0)
         return told(body)
