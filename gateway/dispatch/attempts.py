@@ -95,7 +95,7 @@ class Attempts:
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, ClientTimeoutPassed; after
         failures Overloaded, WorkerError.
         """
-        # `worker_failed` leaves providers out. Most requests have no failure at all, which is quicker to see.
+        # `worker_failed` does not count providers. `failed_workers` is looked at first, since it is mostly empty.
         if pending.failed_workers and pending.worker_failed:
             placement = await self.retries.placement(pending)
         else:

@@ -5,8 +5,8 @@
     placement       another worker or a provider, ranked anew, without a wait for room
 
 `attempts_max` is requests.attempts_max of the settings. All requests together share a retry budget
-(policies/admission/retry_budget.py), which is asked last: once it is spent, the client gets the last failure. The
-loop that tries again is `answer` of gateway/pipeline.py; its `Attempts.begin` asks for the placement.
+(policies/admission/retry_budget.py): once it is spent, the client gets the last failure. The loop that tries again
+is `answer` of gateway/pipeline.py; its `Attempts.begin` asks for the placement.
 """
 
 from collections.abc import Callable
@@ -44,9 +44,10 @@ class Retries:
         self._clock = clock
 
     def retry_or_raise(self, pending: PendingRequest, cause: WorkerFailed) -> None:
-        """Note that no answer came, and return if another worker may be tried.
+        """Note that no answer came, and return if another worker may be tried as far as this request is concerned.
 
-        Raises WorkerTimeout, WorkerError, ContextExceeded or Overloaded if not.
+        Whether the budget of all requests allows it, and a worker is left, is asked next, in `placement`. Raises
+        WorkerTimeout, WorkerError, ContextExceeded or Overloaded if not.
         """
         attempt = pending.attempt
         assert attempt is not None

@@ -19,9 +19,9 @@ class ServiceClassSettings(Branch, frozen=True, kw_only=True):
     late: Annotated[
         Literal["wait", "next", "demote", "reject"],
         Meta(
-            description="Treatment of a request that is expected to miss the target. `wait`: it waits; `next`: it "
-            "goes to the next best worker that can meet the target, if there is one; `demote`: it becomes a batch "
-            "request; `reject`: it is refused with a 503."
+            description="Treatment of a request that is expected to miss the target. `wait`: it waits. Else it "
+            "goes to the next best worker that can meet the target; if there is none, with `next` it waits, with "
+            "`demote` it becomes a batch request, with `reject` it is refused with a 503."
         ),
     ] = "wait"
     sheds: Annotated[

@@ -254,7 +254,11 @@ class TenantRegister:
                 del by_digest[entry.digest]
 
     def _assemble(self, entry: KeyEntry, now: float) -> tuple[Tenant, float]:
-        """Return the tenant, and the Unix time at which its next limit ends."""
+        """Return the tenant, and the Unix time at which its next limit ends.
+
+        A tenant's own limit replaces that of its plan of the same kind. Its scopes are, in this order, its
+        organisation, the tenant and the key; the limits of all of them hold.
+        """
         key, tenant = entry.key, self._tenants.get(entry.tenant_id)
         if tenant is None:
             raise UnknownKey
@@ -294,8 +298,8 @@ class TenantRegister:
             service_class=key.service_class,
             may_overflow=(tenant.overflow or plan.overflow) == "allow",
         )
-        of_all = organisation.limits if organisation is not None else ()
-        return found, next_end(now, tenant.limits, plan.limits, key.limits, of_all)
+        of_organisation = organisation.limits if organisation is not None else ()
+        return found, next_end(now, tenant.limits, plan.limits, key.limits, of_organisation)
 
 
 def subtract_names(names: Names, others: Names) -> Names:

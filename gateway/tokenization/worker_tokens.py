@@ -107,6 +107,7 @@ class WorkerEncoder:
     """
 
     exact = True
+    """Its token ids are the engine's; a prompt for which it has only text says so by `count_exact`."""
 
     def __init__(
         self,

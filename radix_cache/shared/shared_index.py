@@ -342,7 +342,10 @@ class SharedIndex:
         self._capacity.cut_excess(worker)
 
     def enrol(self, worker: WorkerId, instance: str) -> None:
-        """Request a tenure for `worker` if it has none, or if its tenure belongs to a former instance."""
+        """Request a tenure for `worker` if it has none, or if its tenure belongs to a former instance.
+
+        With the former tenure all blocks of the worker are gone from the index; see WorkerTenures.enrol.
+        """
         if self.tenures.enrol(worker, instance):
             self._forget_own(worker)
 

@@ -35,10 +35,8 @@ class WorkerTenures:
             return False
         instance = instance[:INSTANCE_CHARACTERS_MAX]
         known, ends = self._replica.instances.get(worker), self._ending.get(worker, 0)
-        is_same = known is not None and instance in (
-            "",
-            known,
-        )  # A worker that reports no id is taken for the same.
+        # A worker that reports no id is taken for the same instance.
+        is_same = known is not None and instance in ("", known)
         if is_same and not ends:
             return False
         if known:

@@ -26,6 +26,8 @@ class RequestRanking:
     ) -> Decision:
         """Rank the workers as of now, and leave out those that TtftTargets.preferred leaves out.
 
+        After a worker failed none is left out for being late.
+
         `known_only`: as for Router.rank.
         """
         tried = pending.failed_workers

@@ -36,9 +36,9 @@ class TtftTargets:
         return [route for route in routes if self._meets(in_time, pending, route, due_at)]
 
     def preferred(self, pending: PendingRequest, routes: Ranking) -> Ranking:
-        """Return the routes that the request may take: those in time, where its class prefers them to its turn.
+        """Return the routes that the request may take.
 
-        Where no route is in time, or its class says that late requests wait, all routes.
+        These are all routes if its class lets late requests wait, or if no route is in time; else those in time.
         """
         if pending.service_class.late == "wait":
             return routes

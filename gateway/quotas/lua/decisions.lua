@@ -60,8 +60,8 @@ local function end_charges(layout, keys, meters, changed, alerts, now, ending)
   end
 end
 
--- Decides whether a cost fits every limit. Of a limit of concurrency fewer leases must be running than its amount; of
--- others the meter must stay within the amount.
+-- Decides whether a cost fits every limit, those of the organisation, the tenant and the key together. Of a limit of
+-- concurrency fewer leases must be running than its amount; of others the meter must stay within the amount.
 --
 -- Returns the limit that would refuse it for longest (0: none), how long in us (-1: for ever), the charges of a lease
 -- of this cost, without receipts, and the shadow limits that would have refused it. A shadow limit that would have

@@ -4,5 +4,6 @@
 - How does a handler answer with JSON, and what does it answer while the database is down? json_handlers.py
 - Which page of a list is requested? list_parameters.py
 - How is a file's content sent? file_contents.py
-- How does a response continue after its client has disconnected? background_responses.py
+- How does a response continue after its client has disconnected, and where are its events kept? `follow` and
+  `_write_events` of background_responses.py
 """

@@ -1,4 +1,5 @@
--- The first token of a request, and its end: verb progress.
+-- Verb progress: a request has its first token, or has ended. Its worker has room again, and waiting requests get turns
+-- (`grant` of turns.lua).
 
 local SWEEP_MS = 1000
 

@@ -6,8 +6,8 @@
 -- passed_over_requests.lua has which requests a search passes over; best_route.lua chooses the worker. The variables of
 -- one call (`queues`, `terms`, `now`) are declared in call.lua.
 --
--- One gateway alone does this in FlowHeads of policies/queueing/flow_heads.py, where a flow is a tenant in a queue
--- here, and in give_turns of gateway/queueing/turn_giving.py and gateway/queueing/waiting_rooms.py.
+-- One gateway alone does this in give_turns of gateway/queueing/turn_giving.py and of waiting_rooms.py beside it, with
+-- FlowHeads of policies/queueing/flow_heads.py: what is a flow there is a tenant of one queue here.
 -- A request that waits for a worker of its own (policies/admission/awaited_tokens.py) has the route to that one alone.
 --
 -- A `round` is the search for the turns of one queue in one call. Its fields:
