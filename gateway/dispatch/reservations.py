@@ -46,9 +46,11 @@ class Reservations:
     async def reserve(self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress) -> Lease:
         """Reserve quota for the request.
 
+        A request that was sent to workers of another model before also takes a retry from the budget of all
+        requests.
+
         Raises QuotaExceeded, BudgetExhausted, RequestExceedsLimit, QuotasUnavailable, IdempotencyKeyInUse,
-        IdempotencyKeyReused; WorkerError if the request was sent to workers of another model before, and may not be
-        sent again.
+        IdempotencyKeyReused; WorkerError if the budget is spent.
         """
         if progress.attempts and not self._retry_budget.try_spend(self._clock()):
             raise WorkerError

@@ -11,6 +11,9 @@ load_feeds         what engines report of their load and of their speed (reporte
                    what no gateway sent
 response_shape     the fields of a worker's whole answers
 
+An engine's own load comes in two ways: SGLang publishes it (`load_feeds`); that of vLLM is read at each probe
+(workers/adapters/vllm.py), and taken over by `_take_over` of `fleet`.
+
 The loads that other gateways cause come as sums with the shared queue (gateway/queueing/shared/membership.py), as
 single requests through `announced_dispatches`, from other cells through gateway/cells/cell_loads.py;
 policies/others_load.py estimates what is left of them between two reports. Speeds are learnt from answers in

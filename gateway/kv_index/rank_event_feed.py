@@ -27,7 +27,7 @@ class RankEventFeed:
     """Every event since the engine started, or since its cache was last empty, was received."""
     batches: int = 0
     losses: int = 0
-    """How often events were lost for good."""
+    """How often events were lost for good, or may be, since following them failed."""
     lag_seconds: float = 0.0
     """The delay of the last batch from the engine to this gateway."""
 

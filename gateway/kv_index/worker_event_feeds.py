@@ -2,7 +2,7 @@
 
     nothing received --batch 0--> whole: only the worker's events count
           |                          |
-          |                          a gap that cannot be filled
+          |                          a gap that cannot be filled, or an error while the events are followed
           |                          v
           +--a later batch---> uncertain: events count, and answers confirm paths as well,
                                until the worker restarts or clears its cache
@@ -220,6 +220,7 @@ class WorkerEventFeeds:
     # Following.
 
     async def _listen(self, feed: RankEventFeed) -> None:
+        """Follow the events of a rank until cancelled; begin again after an error."""
         while True:
             rest_seconds = AGAIN_SECONDS
             try:
@@ -246,6 +247,7 @@ class WorkerEventFeeds:
             await asyncio.sleep(rest_seconds)
 
     async def _handle(self, feed: RankEventFeed, item: EventBatch | FeedNotice) -> None:
+        """Apply a batch, or act on what the subscriber notes: caught up, restarted, lost."""
         knowledge = self.knowledge
         if item is FeedNotice.CAUGHT_UP:
             feed.caught_up = True
@@ -315,6 +317,7 @@ class WorkerEventFeeds:
             self.context.index.forget(self.worker)
 
     def _on_lost(self, feed: RankEventFeed) -> None:
+        """Note that events of a rank are lost, or may be: they do not tell everything from now on."""
         feed.heard_from_start = False
         feed.losses += feed.batches > 0
 

@@ -30,8 +30,6 @@ from gateway.relay.long_answer import LONG_BYTES
 from gateway.relay.long_texts import LongTexts
 from gateway.relay.worker_errors import read_error
 
-"""Fields of a request that ask for nothing that a stream leaves out."""
-
 CONSTANT_TEXTS = frozenset({"role", "id", "type", "name"})
 """Texts that are not joined: they are whole in the first chunk, or in each."""
 

@@ -256,8 +256,7 @@ class TenantRegister:
     def _assemble(self, entry: KeyEntry, now: float) -> tuple[Tenant, float]:
         """Return the tenant, and the Unix time at which its next limit ends.
 
-        A tenant's own limit replaces that of its plan of the same kind. Its scopes are, in this order, its
-        organisation, the tenant and the key; the limits of all of them hold.
+        A tenant's own limit replaces that of its plan of the same kind.
         """
         key, tenant = entry.key, self._tenants.get(entry.tenant_id)
         if tenant is None:
@@ -267,13 +266,7 @@ class TenantRegister:
         plan = self._plans.get(tenant.plan, NOTHING_ALLOWED) if tenant.plan is not None else UNLIMITED
         own = limits_at(now, tenant.limits, tenant.concurrency)
         limits = override_limits(limits_at(now, plan.limits, plan.concurrency), own)
-        scopes = [Scope(name=f"tenant:{tenant.id}", limits=limits)]
-        if organisation is not None and (organisation.limits or organisation.concurrency):
-            shared = limits_at(now, organisation.limits, organisation.concurrency)
-            scopes.insert(0, Scope(name=f"organisation:{organisation_id}", limits=shared))
-        if key.limits or key.concurrency:
-            name = f"key:{key.family or key.id}"
-            scopes.append(Scope(name=name, limits=limits_at(now, key.limits, key.concurrency)))
+        scopes = _scopes(now, organisation, Scope(name=f"tenant:{tenant.id}", limits=limits), key)
         access = (_access(tenant.models), _access(key.models))
         found = Tenant(
             id=tenant.id,
@@ -287,7 +280,7 @@ class TenantRegister:
                 classes=plan.classes,
             ),
             group=isolation_group(tenant.id, tenant.isolation),
-            scopes=tuple(scopes),
+            scopes=scopes,
             model_access=tuple(level for level in access if level != ModelAccess()),
             key_scopes=frozenset(key.scopes),
             networks=tuple(networks for networks in (tenant.addresses, key.addresses) if networks),
@@ -310,6 +303,20 @@ def subtract_names(names: Names, others: Names) -> Names:
 UNLIMITED = PlanSettings(name="unlimited")
 NOTHING_ALLOWED = PlanSettings(name="missing", models=ModelAccessSettings(allow=()))
 """The plan that is used if a tenant's plan does not exist, since a lost row must not lift all limits."""
+
+
+def _scopes(
+    now: float, organisation: OrganisationSettings | None, tenant: Scope, key: ApiKeySettings
+) -> tuple[Scope, ...]:
+    """Return the accounts whose limits all hold for a request: of its organisation, its tenant and its key."""
+    scopes = [tenant]
+    if organisation is not None and (organisation.limits or organisation.concurrency):
+        shared = limits_at(now, organisation.limits, organisation.concurrency)
+        scopes.insert(0, Scope(name=f"organisation:{organisation.id}", limits=shared))
+    if key.limits or key.concurrency:
+        name = f"key:{key.family or key.id}"
+        scopes.append(Scope(name=name, limits=limits_at(now, key.limits, key.concurrency)))
+    return tuple(scopes)
 
 
 def _context_bounds(tenant: TenantSettings, plan: PlanSettings) -> ContextBounds:

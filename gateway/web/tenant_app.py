@@ -136,12 +136,15 @@ def tenant_app(
 
     app.on_response_prepare.append(close_connection_while_not_ready)
 
-    async def wait_before_aiohttp_closes(_: web.Application) -> None:
-        """Wait for the running inference requests: aiohttp itself waits only for the requests that it serves."""
-        await drain_state.wait_for_requests(drain_seconds)
-
-    app.on_shutdown.append(wait_before_aiohttp_closes)
+    app.on_shutdown.append(partial(wait_before_aiohttp_closes, drain_state, drain_seconds))
     return app
+
+
+async def wait_before_aiohttp_closes(
+    drain_state: DrainState, seconds_max: float, app: web.Application
+) -> None:
+    """Wait for the running inference requests: aiohttp itself waits only for the requests that it serves."""
+    await drain_state.wait_for_requests(seconds_max)
 
 
 def _add_inference(routes: "_Routes", inference: InferenceHandlers, handlers: Mapping[str, Handler]) -> None:

@@ -32,7 +32,7 @@ class BatchOrder:
         self.expected = 0
         """The number of the next batch."""
         self._last_at: float | None = None
-        """When the last batch was published, on the engine's clock; None before the first one."""
+        """When the last batch was published, by the engine's clock; None before the first, -1 after a restart."""
         self._replayed: dict[int, float] = {}
         """Times of the batches that the first replay brought, by their numbers."""
 
@@ -68,8 +68,8 @@ class BatchOrder:
     def take_kept(self, kept: Sequence[EventBatch], until: int | None) -> list[EventBatch | FeedNotice]:
         """Return what is passed on of the batches that the engine keeps, up to number `until`, and notices.
 
-        `until` is None when subscribing: all of them. A hole in those is not a loss yet: its batches are requested
-        at the next gap.
+        `until` is None when subscribing, for all of them. Then nothing after a hole is taken, and the hole is no
+        loss yet: with the next live batch it is a gap, whose batches are requested again.
         """
         items: list[EventBatch | FeedNotice] = []
         if kept and self.expected and self.is_last(kept[0]):

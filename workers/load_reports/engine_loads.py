@@ -72,7 +72,7 @@ def sum_of_ranks(ranks: Iterable[SglangRankLoad]) -> EngineLoad:
     return EngineLoad(streams=streams, tokens_queued=queued, kv_tokens=used)
 
 
-_GAUGE = re.compile(
+_VLLM_GAUGE = re.compile(
     rb"^vllm:(num_requests_running|num_requests_waiting|kv_cache_usage_perc)(?:\{[^\n]*\})? ([0-9.e+-]+)$",
     re.M,
 )
@@ -93,7 +93,7 @@ def load_in_vllm_metrics(metrics: bytes, kv_tokens_max: int | None) -> EngineLoa
     Waiting prompts count as streams only, since vLLM does not report their length.
     """
     streams, shares, found = 0.0, [], False
-    for name, value in _GAUGE.findall(metrics):
+    for name, value in _VLLM_GAUGE.findall(metrics):
         found = True
         if name == b"kv_cache_usage_perc":
             shares.append(float(value))

@@ -14,4 +14,7 @@ queue_shards           the same in a Redis Cluster; shard_layout says which shar
                        loads and turns between the shards of one model's tenants
 preemption_requests    requests to other gateways to preempt batch work; provider_backoff: news of busy providers
 gateway_reports        reports of all gateways, gathered by one of them
+
+Two gateways cannot take the same room: `has_room` (lua/dispatch_windows.lua) and `add_load` (lua/loads.lua) run in
+one script, whichever verb of lua/ places a request.
 """
