@@ -5,7 +5,9 @@
 -- (window_of), choices, leaves_slots (has_slot) and taken_by. Only here a worker counts as idle where all
 -- that is ahead is work of other cells: one gateway alone cannot tell that work apart.
 --
--- `terms` (the window), `known_loads`, `seen` and `in_step` are variables of the call: see call.lua.
+-- `known_loads`, `seen` and `in_step` are variables of the call: see call.lua. So is `terms`, the window of this call,
+-- with the fields of DispatchWindow: narrow, wide, open, contended, counts_own, and open_tokens and last_open of its
+-- `filled`.
 --
 -- A `request` has these fields, of which the caller of best_route sets the first eight, and apply_rules the others:
 --
@@ -42,6 +44,7 @@ local function is_patient(request)
   return request.is_narrow or request.work_share > (terms.contended and CROWDING_SHARE / CROWDING_MAX or CROWDING_SHARE)
 end
 
+-- Returns how many tokens may be ahead of the worker that a request with a long prompt leaves open; nil: it need not.
 local function open_beside(request)
   if filled_by_tenants() then return end
   if terms.counts_own or request.is_narrow or request.work_share > CROWDING_SHARE / CROWDING_MAX then
@@ -125,7 +128,8 @@ local function leaves_one_open(request)
   return #routes == 1 or count > 1 or #routes < OPEN_OF_WORKERS and not request.background
 end
 
--- Returns whether an engine has a slot for a request that has to leave some free.
+-- Returns whether an engine has a slot for a request that has to leave some free. For other requests slots are not
+-- looked at: the engine itself lets them wait.
 local function has_slot(slots, streams)
   return not slots or slots == 0 or streams < math.max(1, slots - math.ceil(SPARE_SHARE * slots))
 end

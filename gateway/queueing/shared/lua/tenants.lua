@@ -23,7 +23,8 @@ local function member(ticket, tenant)
   return ticket and string.sub(ticket, #tenant + 2, #tenant + 17) .. '\0' .. tenant
 end
 
--- Returns the virtual time, and the largest start tag that may take a worker which is not idle; read once in a call.
+-- Returns the virtual time, and the largest start tag that may take a worker which is not idle; read once in a call. The
+-- fields of `meta` are explained in call.lua.
 local function virtual_time(queue)
   if not queue.virtual_time then
     local v, start_max, ends, memory = unpack(call('HMGET', queue.meta, 'v', 's', 'u', 'm'))
