@@ -7,9 +7,10 @@
        |                                                    that is `closed` is refused
        +-- one failure: that one request is decided locally, or refused, and pings begin
 
-store_availability.py counts failures and pings, gateway_share.py has the shares. Pings are sent at the start, and
-for as long as the shared store is away or something is left over from a failure. Ends of leases that could not be
-sent are sent again meanwhile, also to a Redis that answers late.
+store_availability.py counts failures and pings, gateway_share.py has the shares. Pings are sent often while the
+shared store is away or something is left over from a failure, and else every few seconds, so that an outage shows
+also where no tenant has limits. Ends of leases that could not be sent are sent again meanwhile, also to a Redis
+that answers late.
 
 A decision whose answer never came may have been made all the same: the shared store is asked to undo it.
 
@@ -48,6 +49,8 @@ from radix_cache.redis.call import RedisDown
 log = logging.getLogger(__name__)
 
 PING_SECONDS = 0.25
+IDLE_PING_SECONDS = 5.0
+"""How often Redis is pinged that gives no reason to."""
 UNSETTLED_MAX = 10_000
 SETTLED_AT_ONCE_MAX = 256
 SEEN_MAX = 10_000
@@ -189,17 +192,20 @@ class FailoverQuotaStore:
                 self.availability.count_failure(err, asked_at)
 
     async def run(self) -> None:
-        """Ping Redis while it is away, and settle what was left over once it is back."""
+        """Ping Redis, often while it is away, and settle what was left over once it is back."""
         try:
             await self._ping()
         except RedisDown as err:
             self.availability.go_away(err)
+        pinged_at = self._clock()
         while True:
             await asyncio.sleep(PING_SECONDS)
             # Also once the shared store is back: requests ask this one only while it is away.
             self._local.sweep()
-            if not self.availability.away and not self._unsettled and not self._unheard:
+            idle = not self.availability.away and not self._unsettled and not self._unheard
+            if idle and self._clock() - pinged_at < IDLE_PING_SECONDS:
                 continue
+            pinged_at = self._clock()
             try:
                 in_time = await self._ping()
             except RedisDown as err:

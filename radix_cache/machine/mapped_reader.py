@@ -66,6 +66,8 @@ class MappedReader:
         self._used: IndexSegment | None = None
         self._generation = 0
         self._writer_up = False
+        self._warned = False
+        """Whether the log says that the writer is not up."""
 
     @property
     def lost_shards(self) -> Collection[int]:
@@ -102,6 +104,9 @@ class MappedReader:
             self._replica.set_current(is_current=self._writer_up)
             if not self._writer_up:
                 log.warning("the first process of this machine does not keep the prefix index up to date")
+            elif self._warned:
+                log.info("the first process of this machine keeps the prefix index up to date again")
+            self._warned = not self._writer_up
             self._check()
         if self._used is not None and self._registry.ready.is_set():
             self.ready.set()

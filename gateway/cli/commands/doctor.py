@@ -63,7 +63,7 @@ def doctor(
     """
     if kind is not None and kind not in KINDS:
         raise CommandError(f"--kind: there is no kind {kind!r}; there are {', '.join(KINDS)}", 2)
-    where = url.rstrip("/").removesuffix("/v1")
+    where = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
     if not where.startswith(("http://", "https://")):
         raise CommandError(f"URL: {url!r} does not begin with http:// or https://", 2)
     key = sys.stdin.readline().strip() if api_key == "-" else api_key

@@ -15,7 +15,7 @@ from gateway.cli.support.database_access import JsonOption, to_json
 from gateway.cli.support.deployment import REDIS, find_deployment
 from gateway.cli.support.index_access import open_index
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.cli.support.reported_slots import reported_slots
+from gateway.cli.support.reported_workers import reported_workers
 from gateway.discovery import worker_sleep
 from gateway.discovery.file import parse_worker
 from gateway.discovery.source import SourceUnavailable
@@ -44,10 +44,10 @@ def list_(config: ConfigFile = None, set_: Assignments = None, json: JsonOption 
     """List the workers of the settings, the registered workers, and all drained workers.
 
     Slots are the requests that an engine runs at a time: by `workers[].slots`, or by the engine's report to the
-    gateway that runs here.
+    gateway that runs here. That gateway also says in which state the workers are, and why their last probe failed.
     """
     settings = _settings(config, set_)
-    reported = reported_slots(config, set_)
+    reported = reported_workers(config, set_)
 
     async def look(registry: WorkerRegistry) -> tuple[list[WorkerSettings], dict[str, str], frozenset[str]]:
         return *await registry.workers(), await registry.draining()
@@ -57,9 +57,9 @@ def list_(config: ConfigFile = None, set_: Assignments = None, json: JsonOption 
     rows: list[Row] = [
         (
             *(worker.id, worker.kind, worker.url),
-            worker.slots or reported.get((worker.id, worker.url)) or "",
+            worker.slots or reported.get((worker.id, worker.url), {}).get("slots") or "",
             source,
-            "draining" if worker.id in draining else "",
+            "draining" if worker.id in draining else _state(reported.get((worker.id, worker.url))),
         )
         for source, workers in (("settings", settings.workers), ("registered", registered))
         for worker in workers
@@ -74,6 +74,13 @@ def list_(config: ConfigFile = None, set_: Assignments = None, json: JsonOption 
         print("\n".join(to_json({**row, "slots": row["slots"] or None}) for row in shown))
     else:
         print("\n".join(format_columns([head, *rows])))
+
+
+def _state(reported: dict[str, Any] | None) -> str:
+    """Return the state of a worker with the cause, as a gateway reports it; empty without a report."""
+    if reported is None:
+        return ""
+    return ": ".join(part for part in (reported["state"], reported["trouble"]) if part)
 
 
 @app.command()

@@ -9,7 +9,7 @@ index_stats, request_report         the reports of `radixgate index stats` and `
 names_in_file                       notes on names that the settings file has, too
 found_workers, quick_start          `radixgate serve --worker`: a start without a settings file
 launch_engine, register_options     `radixgate worker`: launches an engine; registers it in Redis
-reported_slots                      the slots of workers that a running gateway knows
+reported_workers                    the workers as a running gateway knows them
 published_ports, free_ports         the ports of launched engines
 command_error, event_loop           the error that ends a command; the loop that it runs on
 """

@@ -321,7 +321,9 @@ class Membership:
             return
         log.info(
             "turns are given %s",
-            f"by {gateways} gateways together" if shared and gateways > 1 else "by this gateway alone",
+            f"by {gateways} gateways together; this one is {self._store.gateway}"
+            if shared and gateways > 1
+            else "by this gateway alone",
         )
         if not shared:
             self._stop_sharing()

@@ -284,7 +284,8 @@ async def test_a_key_is_sent():
     ("arguments", "expected"),
     [
         ([], "Missing argument 'URL'"),
-        (["10.0.0.1:30000"], "does not begin with http:// or https://"),
+        (["ftp://10.0.0.1:30000"], "does not begin with http:// or https://"),
+        (["127.0.0.1:1"], "http://127.0.0.1:1 does not answer"),
         (["http://127.0.0.1:9"], "http://127.0.0.1:9 does not answer: Connection refused"),
         (["http://127.0.0.1:99999999"], "http://127.0.0.1:99999999"),
         (["http://127.0.0.1:9", "--kind", "gpt"], "there is no kind 'gpt'; there are "),

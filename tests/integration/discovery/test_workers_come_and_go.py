@@ -98,6 +98,19 @@ async def test_workers_are_listed_with_the_slots_that_their_engines_report(gatew
         assert [json.loads(line)["slots"] for line in out.splitlines()] == [32, None]
 
 
+async def test_workers_are_listed_with_their_state_and_its_cause(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two, gateway(one, two) as running:
+        two.ready = False
+        await running.until(lambda: running.here.gateway.fleet["w1"].health.health.value == "down", 60)
+        settings = f"workers=[{{id: w0, url: {one.url}}}, {{id: w1, url: {two.url}}}]"
+        admin = ("--set", f"admin.port={running.admin.rpartition(':')[2]}")
+        _, out, _ = await workers(running, "list", "--set", settings, *admin)
+        assert [line.split()[4:] for line in out.splitlines()[1:]] == [
+            ["up"],
+            ["down:", "status", "503", "from", "/ready"],
+        ]
+
+
 async def test_a_worker_is_drained_put_to_sleep_and_woken(gateway):
     async with ScriptedWorker() as one, ScriptedWorker() as two:
         await two.stop()

@@ -131,7 +131,10 @@ async def test_capacity_is_kept_by_one_process_for_all(both):
     await until(lambda: reader.index.replica.blocks <= 100)
 
 
-async def test_without_its_keeper_a_process_goes_on_and_says_later_what_it_learnt(both, machine, monkeypatch):
+async def test_without_its_keeper_a_process_goes_on_and_says_later_what_it_learnt(
+    both, machine, monkeypatch, caplog
+):
+    caplog.set_level("INFO", mapped_reader.__name__)
     monkeypatch.setattr(mapped_reader, "ALIVE_SECONDS", 0.5)
     keeper, reader = both
     keeper.index.hold(SPACE, PATH, W)
@@ -146,6 +149,10 @@ async def test_without_its_keeper_a_process_goes_on_and_says_later_what_it_learn
     successor = await machine(writes=True)
     await until(lambda: reader.parts.reader.up)
     assert time.monotonic() - before < 30
+    assert [record.levelname for record in caplog.records if "up to date" in record.message] == [
+        "WARNING",
+        "INFO",
+    ]
     await until(lambda: successor.held(learnt) == reader.held(learnt) == 20)
     assert successor.held() == reader.held() == 10
 

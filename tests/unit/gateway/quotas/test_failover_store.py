@@ -166,6 +166,18 @@ async def test_each_time_that_it_does_not_last_coming_back_takes_twice_as_long(s
     assert taken == [1, 2, 4, 1, 2]
 
 
+async def test_an_outage_shows_without_any_request(store, shared, monkeypatch):
+    monkeypatch.setattr(failover_store, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(failover_store, "IDLE_PING_SECONDS", 0.02)
+    watching = asyncio.create_task(store.run())
+    await asyncio.sleep(0)
+    shared.away = True
+    await until(lambda: store.away)
+    shared.away = False
+    await until(lambda: not store.away)
+    watching.cancel()
+
+
 async def test_limits_hold_while_it_is_away(store, shared):
     shared.away = True
     outcomes = [type(await store.reserve(ask(number))) for number in range(5)]
