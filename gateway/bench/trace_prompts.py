@@ -12,7 +12,7 @@ from random import Random
 
 from tokenizers import Tokenizer
 
-from gateway.tokenization.encoder_child import read_tokenizer
+from gateway.tokenization.tokenizer_file import read_tokenizer
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 
 BLOCKS_REMEMBERED = 4096

@@ -1,7 +1,8 @@
 """The attempts of a request to get its answer from a worker, each on a placement of its own.
 
-    begin           a placement: ranked, in its turn if it must wait; after a failure on another worker
-    open            the request is sent; the first bytes of the answer came, or WorkerFailed
+    begin           a placement: ranked, in its turn if it must wait; after a failure on another worker, after a
+                    preemption in its turn again (`answer` of gateway/pipeline.py calls it)
+    open            the request is sent; the first bytes of the answer came, or WorkerFailed, or Preempted
     ...             the answer is relayed; gateway/relay raises WorkerFailed or StreamInterrupted if it breaks off
     close           the worker's stream is ended, or its connection closed
     retry_or_raise  no answer came: another attempt, or the error (retries.py)
@@ -91,6 +92,8 @@ class Attempts:
 
     async def begin(self, pending: PendingRequest, keep_alive: KeepAlive | None = None) -> None:
         """Begin an attempt on the best worker that has not failed, once there is one with room.
+
+        A request that was preempted begins again here as one that was never sent.
 
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, ClientTimeoutPassed; after
         failures Overloaded, WorkerError.

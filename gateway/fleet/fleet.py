@@ -295,7 +295,11 @@ class Fleet(WorkerLookup):
             listener.capacity_freed()
 
     def _went_down(self, worker: Worker) -> None:
-        """Forget what may not hold when the worker comes back, and give up its connections if others can serve."""
+        """Forget what may not hold when the worker comes back, and fail requests without a first byte.
+
+        They are failed only if others can serve them. Answers that have begun go on until gateway/fleet/stalls.py
+        breaks them off.
+        """
         worker.response_shapes.forget()
         if worker.report.instance_id is None:
             # It may come back with an empty cache, and its kind does not report that.

@@ -17,7 +17,7 @@ class Provider:
     """The terms on which requests are sent to an outside provider."""
 
     prices: Mapping[str, Prices] = field(default_factory=dict)
-    """Prices by model, where the provider charges other prices than ours."""
+    """Prices by model, where tenants pay others for its answers than for those of our workers."""
     after_seconds: float | None = None
     """How long a request waits for a worker of our own first; None: for the target of its service class."""
     rest_seconds_max: float = 60.0

@@ -2,4 +2,5 @@
 
 catalogue.py has the models, aliases.py their other names; model_selection.py chooses among a model's splits and
 fallbacks, and service_classes.py finds the service class.
+model_prices.py has the prices that the settings name.
 """

@@ -15,9 +15,8 @@ from gateway.domain.model import Model, PromptEncoder
 from gateway.domain.request import Surface
 from gateway.domain.tenant import Tenant
 from gateway.models.aliases import ModelAliases, model_aliases
-from gateway.quotas.prices import Prices
+from gateway.models.model_prices import prices_from
 from gateway.settings.models import ModelSettings
-from gateway.settings.prices import PriceSettings
 from gateway.settings.types import SettingsProblem
 from gateway.tokenization.encoder_processes import EncoderProcesses
 from gateway.tokenization.encoder_threads import EncoderThreads
@@ -234,10 +233,3 @@ class Catalogue:
             )
         except (OSError, ValueError) as err:
             raise SettingsProblem(f"$.models[{at}].tokenizer: {err}") from err
-
-
-def prices_from(given: PriceSettings | None) -> Prices | None:
-    """Return the prices of the settings; None where usage costs nothing."""
-    if given is None:
-        return None
-    return Prices.of(input=given.input, cached_input=given.cached_input, output=given.output)

@@ -3,8 +3,9 @@
 waiting_room        one bounded queue, which ends waits that are too long
 turn_giving         gives the requests in it their turns while workers have room
 waiters             the requests in it, each a queued_request with a ticket
-room_occupancy      counts them, and refuses a request (`taken`) by policies/admission/waiting_bounds.py, with the
-                    bounds of room_rules; room_counters and received_work count what tenants received
+room_occupancy      counts them, and refuses a request (`taken`: TenantQueueFull, Overloaded) by the bounds of
+                    policies/admission/waiting_bounds.py, which hold in each gateway by itself; their values are in
+                    room_rules. room_counters and received_work count what tenants received
 waiting_rooms       the rooms of all models, and of their batch work
 dispatch_windows    keeps the dispatch windows that policies/admission/window_sizes.py calculates
 queue_peer          this gateway as the shared queue sees it

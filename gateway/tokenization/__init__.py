@@ -5,6 +5,7 @@ into blocks and hashed by BlockHasher of radix_cache/blocks.py. tokenizer_encode
 gateway, worker_tokens.py with the engine's `/tokenize` (both have a token_cache.py), text_encoder.py as canonical
 text. Conversations become text in chat_rendering.py or canonical_json.py. piecewise_encoder.py calls the tokenizer,
 on the event loop or in encoder_threads.py, encoder_processes.py and encoder_child.py. text_splitter.py decides
-where a text can be cut; min_token_count.py computes a lower bound of its tokens. context_bounds.py refuses what the
-context has no room for, and bounds the answer.
+where a text can be cut; tokenizer_file.py reads a tokenizer, once for all requests of a model (`_encoder` of
+gateway/models/catalogue.py has it loaded); min_token_count.py computes a lower bound of its tokens.
+context_bounds.py refuses what the context has no room for, and bounds the answer.
 """

@@ -24,8 +24,6 @@ from struct import Struct
 from typing import BinaryIO
 
 import msgspec
-from tokenizers import Tokenizer
-from xxhash import xxh3_128_hexdigest
 
 from gateway.process.memory_return import return_freed_memory
 from gateway.tokenization.piecewise_encoder import (
@@ -34,6 +32,7 @@ from gateway.tokenization.piecewise_encoder import (
     PiecewiseEncoder,
     TooManyTokens,
 )
+from gateway.tokenization.tokenizer_file import read_tokenizer
 from radix_cache.blocks import TOKEN_BYTES, Tokens
 from workers.launching.child_process import PR_SET_PDEATHSIG
 
@@ -74,19 +73,6 @@ class EncodeRequest(msgspec.Struct, array_like=True, frozen=True):
 
 class PipeClosed(Exception):
     """The process at the other end of the pipe is gone."""
-
-
-def read_tokenizer(directory: Path) -> tuple[Tokenizer, str]:
-    """Read tokenizer.json of a directory and return the tokenizer and the file's digest. Raises ValueError."""
-    try:
-        data = (directory / "tokenizer.json").read_bytes()
-        tokenizer = Tokenizer.from_buffer(data)
-    except Exception as err:  # tokenizers raises nothing more precise
-        raise ValueError(f"{directory / 'tokenizer.json'} cannot be read: {err}") from err
-    # Some files set a length for truncation or padding; prompts are encoded as they are.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer, xxh3_128_hexdigest(data)
 
 
 def write_request(out: BinaryIO, request: EncodeRequest, texts: Sequence[str]) -> None:

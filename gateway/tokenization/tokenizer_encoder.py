@@ -31,7 +31,6 @@ from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.media.media_parts import ChatMedia, media_tokens
 from gateway.tokenization.chat_rendering import render_chat
-from gateway.tokenization.encoder_child import read_tokenizer
 from gateway.tokenization.encoder_processes import EncoderProcesses, EncoderUnavailable, EncodingJob
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.min_token_count import token_bytes_max
@@ -50,6 +49,7 @@ from gateway.tokenization.text_encoder import (
 )
 from gateway.tokenization.text_splitter import splitter_for
 from gateway.tokenization.token_cache import TokenCache
+from gateway.tokenization.tokenizer_file import read_tokenizer
 from radix_cache.blocks import Tokens
 from workers.chat_template import ChatTemplate, TemplateFailed
 

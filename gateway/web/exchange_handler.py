@@ -36,7 +36,7 @@ def exchange_handler(
             else:
                 await exchange.fail(ShuttingDown())
         except ConnectionResetError:
-            # The client has disconnected, which is not an error of the gateway; this answer is not sent.
+            # A write found the client gone before its handler was cancelled. That is not an error.
             return exchange.response or web.Response()
         finally:
             under_way.discard(task)

@@ -6,7 +6,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.provider import Provider
 from gateway.fleet.worker import Worker
 from gateway.kv_index.feed_sources import event_sources, load_sources
-from gateway.models.catalogue import prices_from
+from gateway.models.model_prices import prices_from
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import AUTO_KIND, ProviderSettings, WorkerSettings

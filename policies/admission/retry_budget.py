@@ -12,7 +12,8 @@ requests come the share would be nothing, and a fixed number (`at_least`) is all
 
 The current slot is not over yet, so the window is up to one slot shorter than `seconds`.
 
-Spent by gateway/dispatch: retries.py (another worker), reservations.py (another model), hedged_opening.py.
+Spent by gateway/dispatch: retries.py (another worker), attempts.py (a worker after a provider), reservations.py
+(another model), hedged_opening.py. First tries are recorded by attempts.py.
 """
 
 from collections import deque

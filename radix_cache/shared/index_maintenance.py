@@ -2,8 +2,9 @@
 
 It withdraws predictions that have lapsed or are of gateways that died, and removes remains of ended tenures and
 leaves that were not used for too long. While the tree exceeds its bound, it also removes the least recently used
-leaves of isolation groups above their fair share. The replica shows what to remove; the scripts check that nothing
-has changed in between.
+leaves of isolation groups above their fair share. The bound is the setting index.memory_bytes_max; a Redis that
+reaches its own `maxmemory` before it takes only what makes room (FREEING of tree_store.py). The replica shows what
+to remove; the scripts check that nothing has changed in between.
 """
 
 import asyncio

@@ -181,7 +181,7 @@ class TreeStore:
         called = self._scripts.call(self._verbs[verb], keys, arguments, urgent=False)
         if verb not in FREEING:
             return called
-        return _or_else(called, lambda: self._scripts.call(self._when_full[verb], keys, arguments))
+        return _retried_when_full(called, lambda: self._scripts.call(self._when_full[verb], keys, arguments))
 
     def _new_keys(self, namespace: NamespaceId) -> tuple[str, Sequence[str]]:
         """Return the tag of a tree's shard, and the keys that every change of it has."""
@@ -195,7 +195,7 @@ class TreeStore:
         )
 
 
-def _or_else(
+def _retried_when_full(
     called: "asyncio.Future[ScriptAnswer]", instead: "Callable[[], asyncio.Future[ScriptAnswer]]"
 ) -> "asyncio.Future[ScriptAnswer]":
     """Return the answer of `called`; if the server was too full to load the library, the answer of `instead`."""

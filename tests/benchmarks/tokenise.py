@@ -30,9 +30,9 @@ from gateway.bench.machine import machine, versions
 from gateway.bench.results import percentile
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Plan, Tenant
-from gateway.tokenization.encoder_child import read_tokenizer
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.tokenizer_encoder import TokenizerEncoder
+from gateway.tokenization.tokenizer_file import read_tokenizer
 from gateway.web.openai.inference_requests import decode_openai_request
 from radix_cache.namespace import Namespace, hasher_for
 from tests.benchmarks.report import new_table, number

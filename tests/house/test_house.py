@@ -45,7 +45,7 @@ MAY_CATCH_EVERYTHING = {
     "gateway/kv_index/worker_event_feeds.py": "whatever a publisher of KV events sends costs its own feed only",
     "gateway/queueing/turn_giving.py": "an error of a policy ends only the request that it ranks",
     "gateway/queueing/shared/turn_requests.py": "the same, where a turn or the fleet ranks a request anew",
-    "gateway/tokenization/encoder_child.py": "tokenizers raises nothing more precise",
+    "gateway/tokenization/tokenizer_file.py": "tokenizers raises nothing more precise",
     "gateway/tokenization/piecewise_encoder.py": "tokenizers raises and panics with nothing more precise",
     "policies/registry.py": "a broken package concerns only users of its policy",
     "policies/routing/checked_policy.py": "the border to policies of packages, which may raise anything",

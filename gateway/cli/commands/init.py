@@ -14,9 +14,9 @@ from gateway.cli.support.found_workers import (
     find_workers,
     settings_of,
     worker_urls,
-    write_settings,
 )
 from gateway.cli.support.quick_start import gateway_ports
+from gateway.cli.support.settings_file import write_settings
 from gateway.process.secrets import deployment_secret
 from gateway.settings.sources import load_settings
 from gateway.settings.types import IDENTIFIER

@@ -15,7 +15,7 @@ from gateway.database.usage_query import GROUPS_MAX, SAVED, UsageQuery, UsageRea
 from gateway.ledger import usage_query_parsing
 from gateway.ledger.export import FORMATS, ParquetMissing
 from gateway.ledger.usage_query_parsing import QueryProblem, parse_query
-from gateway.models.catalogue import prices_from
+from gateway.models.model_prices import prices_from
 from gateway.quotas.prices import MILLION
 
 HEADS = {

@@ -8,6 +8,7 @@ columns, progress_bar               plain tables; the bar of long commands
 index_stats, request_report         the reports of `radixgate index stats` and `radixgate requests`
 names_in_file                       notes on names that the settings file has, too
 found_workers, quick_start          `radixgate serve --worker`: a start without a settings file
+settings_file                       writes the settings file of `init` and `serve --worker`
 launch_engine, register_options     `radixgate worker`: launches an engine; registers it in Redis
 reported_workers                    the workers as a running gateway knows them
 published_ports, free_ports         the ports of launched engines

@@ -1,21 +1,14 @@
-"""Workers named by their addresses alone: asks each for its kind, models and block size, and writes settings."""
+"""Workers named by their addresses alone: asks each for its kind, models and block size, for the settings."""
 
 import asyncio
 import json
 import math
-import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import msgspec
-import yaml
-
 from gateway.cli.support.command_error import CommandError
-from gateway.settings.json_schema import FILE_NAME as SCHEMA_FILE
-from gateway.settings.json_schema import settings_schema
 from gateway.settings.urls import url_problem
 from gateway.settings.workers import worker_id_of
 from radix_cache.match import WorkerId
@@ -37,7 +30,6 @@ ASK_SECONDS = 1.0
 """Time between two questions to a worker that does not answer."""
 
 MODELS_SHOWN_MAX = 8
-STATE_DIRECTORY = ".radixgate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,28 +164,6 @@ def settings_of(found: Iterable[FoundWorker], key_variable: str | None = None) -
 def as_assignments(settings: dict[str, Any]) -> list[str]:
     """Return the settings as values of --set."""
     return [f"{name}={json.dumps(value)}" for name, value in settings.items()]
-
-
-def write_settings(file: Path, settings: dict[str, Any], mode: str) -> None:
-    """Write a settings file whose first line names its JSON schema, which is written into the state directory.
-
-    Raises FileExistsError if the mode is `x` and the file exists, and OSError.
-    """
-    state = file.absolute().parent / STATE_DIRECTORY
-    with open(file, mode, encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
-        opened.write(f"# yaml-language-server: $schema={STATE_DIRECTORY}/{SCHEMA_FILE}\n{as_yaml(settings)}")
-    state.mkdir(mode=0o700, exist_ok=True)
-    (state / SCHEMA_FILE).write_bytes(msgspec.json.encode(settings_schema()))
-
-
-def as_yaml(settings: dict[str, Any]) -> str:
-    """Return the settings as the text of a file."""
-    return "".join(
-        yaml.safe_dump(
-            {name: value}, sort_keys=False, default_flow_style=None, width=1000, allow_unicode=True
-        )
-        for name, value in settings.items()
-    )
 
 
 def curl_line(url: str, worker: FoundWorker, key: str | None) -> str:

@@ -11,16 +11,15 @@ from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.found_workers import (
     FoundWorker,
     as_assignments,
-    as_yaml,
     curl_line,
     describe,
     find_workers,
     settings_of,
     worker_urls,
-    write_settings,
 )
 from gateway.cli.support.free_ports import first_free_port
 from gateway.cli.support.options import set_again
+from gateway.cli.support.settings_file import as_yaml, write_settings
 from gateway.settings.sources import load_settings, process_references
 
 DEFAULT_PORTS = {"listen": 8000, "admin": 8001}

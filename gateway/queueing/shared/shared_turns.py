@@ -86,7 +86,7 @@ class SharedTurns(Protocol):
         ...
 
     def leave(self, shared: SharedTicket, cost_change: float) -> bool:
-        """Note that a request has ended or waits no longer."""
+        """Note that a request has ended or waits no longer; False if the caller has to correct its cost itself."""
         ...
 
     def dismiss(self, error: Exception) -> None:

@@ -6,4 +6,5 @@ r"""Plain inference requests, served on their connection without aiohttp's serve
 - Which requests are served here, and what becomes of the others? connection.py
 - What do handlers see of a request? request.py
 - How is an answer written? answer.py
+- What notices that the client has hung up? `connection_lost` of connection.py, which cancels the handler
 """

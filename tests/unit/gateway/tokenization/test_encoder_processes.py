@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import BadRequest, PromptTooLong
 from gateway.tokenization import encoder_child, encoder_processes, text_encoder, text_splitter
-from gateway.tokenization.encoder_child import read_tokenizer
 from gateway.tokenization.encoder_processes import EncoderProcesses, EncoderUnavailable
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.text_splitter import TextSplitter
 from gateway.tokenization.tokenizer_encoder import TokenizerEncoder
+from gateway.tokenization.tokenizer_file import read_tokenizer
 from tests.unit.gateway.tokenization.test_tokenizer_encoder import (
     ACME,
     chat,
