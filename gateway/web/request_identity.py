@@ -36,7 +36,7 @@ def presented_key(headers: Mapping[str, str]) -> str | None:
 
     Bytes that are not valid UTF-8 are surrogates in the returned key.
     """
-    authorization = headers.get("Authorization")
+    authorization = headers.get("authorization")
     if authorization is not None:
         scheme, _, key = authorization.partition(" ")
         return key.strip() if scheme.lower() == "bearer" else None
