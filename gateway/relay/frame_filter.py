@@ -248,7 +248,8 @@ class FrameFilter:
         """Take in the usage in frames, running or final, and return those frames that pass, as they pass."""
         if self._running_usage and _NO_CHOICES.search(chunk) is None:
             return self._read_running_usage(chunk)
-        passed, at = list[bytes](), 0
+        passed: list[bytes] = []
+        at = 0
         for start, end in _frames_with(_USAGE, chunk):
             frame = chunk[start:end]
             running = self._running_usage and _NO_CHOICES.search(frame) is None
@@ -290,7 +291,8 @@ def _payload(frame: bytes) -> bytes:
 
 def _redacted(chunk: bytes, pattern: "re.Pattern[bytes]", redact: Callable[[bytes], bytes]) -> bytes:
     """Return a chunk in which frames that match have their payload as `redact` returns it."""
-    passed, at = list[bytes](), 0
+    passed: list[bytes] = []
+    at = 0
     for start, end in _frames_with(pattern, chunk):
         payload = _payload(chunk[start:end])
         redacted = redact(payload)
