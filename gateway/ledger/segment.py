@@ -16,7 +16,7 @@ import msgspec
 from gateway.ledger.entry import JournalEntry, decode, encode
 
 SUFFIX = ".journal"
-READ_BYTES = 256 * 1024
+READ_BYTES = 512 * 1024
 """The bytes that are read at once; a line is far shorter, since its entry has bounds."""
 
 

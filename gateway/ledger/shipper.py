@@ -1,8 +1,8 @@
 """Shipper: moves the journal to the database, in order, each entry exactly once.
 
-    journal --portions of 256--> one transaction each --> position --> file removed
-                  ^                      |
-                  +--- no database ------+   tried again, at growing intervals
+    journal --portions of 1024--> one transaction each --> position --> file removed
+                  ^                       |
+                  +--- no database -------+   tried again, at growing intervals
 
 No request waits for this. A portion that was stored without a confirmation (broken connection, dead process) is not
 stored again, since the database knows the position of each file.
@@ -18,17 +18,17 @@ import msgspec
 
 from gateway.database import schema
 from gateway.database.database import DatabaseConflict, DatabaseDown
-from gateway.database.usage_store import JournalMoved, UsageStore
-from gateway.ledger.entry import AlertEntry, JournalEntry, UsageEntry
+from gateway.database.usage_store import JournalMoved, UsageRow, UsageStore
+from gateway.ledger.entry import AlertEntry, UsageEntry
 from gateway.ledger.journal import Journal
-from gateway.ledger.segment import Segment
+from gateway.ledger.segment import Portion, Segment
 
 log = logging.getLogger(__name__)
 
-PORTION = 256
-"""The most entries in one transaction, which keep the event loop busy for a few milliseconds.
+PORTION = 1024
+"""The most entries in one transaction, which costs as much as some hundred entries do by themselves.
 
-A power of two is stored with one statement; see split_powers_of_two of gateway/database/usage_store.py.
+All that grows with the entries is done in a thread; see prepared_rows of gateway/database/usage_store.py.
 """
 
 SHIP_SECONDS = 1.0
@@ -118,14 +118,14 @@ class Shipper:
                 segment.shipped = await self._store.position(segment.name)
                 return True
             try:
-                portion = await asyncio.to_thread(segment.read, segment.shipped, PORTION)
+                portion, rows, alerts = await asyncio.to_thread(_read, segment, segment.shipped)
             except FileNotFoundError:
                 log.error("the usage journal file %s was removed before it was shipped", segment.name)
                 segment.shipped = segment.size
                 return False
             if portion.end == segment.shipped:
                 return False
-            written = await self._write(segment, segment.shipped, portion.entries, portion.end)
+            written = await self._write(segment, segment.shipped, rows, alerts, portion.end)
         if written:
             segment.shipped = portion.end
             self.shipped += len(portion.entries)
@@ -140,11 +140,14 @@ class Shipper:
         return True
 
     async def _write(
-        self, segment: Segment, position: int, entries: Sequence[JournalEntry], end: int
+        self,
+        segment: Segment,
+        position: int,
+        rows: Sequence[UsageRow],
+        alerts: Sequence[AlertEntry],
+        end: int,
     ) -> bool:
         """Store a portion; return False if the database was already further."""
-        rows = [msgspec.structs.asdict(entry) for entry in entries if isinstance(entry, UsageEntry)]
-        alerts = [entry for entry in entries if isinstance(entry, AlertEntry)]
         try:
             await self._store.write(
                 rows,
@@ -177,3 +180,16 @@ class Shipper:
             log.warning("usage stays in the journal until the database answers: %s", reason)
         self.away = True
         self._right_schema = False
+
+
+def _read(segment: Segment, position: int) -> tuple[Portion, list[UsageRow], list[AlertEntry]]:
+    """Return the next portion of a segment, its rows of usage and its alerts. Raises OSError."""
+    portion = segment.read(position, PORTION)
+    rows: list[UsageRow] = []
+    alerts: list[AlertEntry] = []
+    for entry in portion.entries:
+        if isinstance(entry, UsageEntry):
+            rows.append(msgspec.structs.asdict(entry))
+        else:
+            alerts.append(entry)
+    return portion, rows, alerts

@@ -13,7 +13,6 @@ gateway/queueing/shared/shared_queue.py.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
@@ -203,15 +202,18 @@ class WaitingRoom(Generic[Placed]):
         """Return the tickets of all requests that wait."""
         return [*(waiter.ticket for waiter in self.waiters), *self._elsewhere.values()]
 
-    def waiting_beside(self, ticket: Ticket) -> tuple[WaitingTotals, "Counter[str]"]:
+    def waiting_beside(self, ticket: Ticket) -> tuple[WaitingTotals, dict[str, int]]:
         """Return what waits beside a ticket, and the requests by tenant, of at most TENANTS_COUNTED."""
         totals = self._occupancy.totals
         of_tenants = islice(self._occupancy.of_tenants.items(), TENANTS_COUNTED)
-        tenants = Counter({tenant: own.requests for tenant, own in of_tenants})
+        tenants = {tenant: own.requests for tenant, own in of_tenants}
         if ticket.number in self.waiters.by_number or ticket.number in self._elsewhere:
             totals = totals.plus(-1, -ticket.uncached_tokens)
-            tenants[ticket.tenant] -= 1
-        return totals, +tenants
+            if tenants.get(ticket.tenant, 0) > 1:
+                tenants[ticket.tenant] -= 1
+            else:
+                tenants.pop(ticket.tenant, None)
+        return totals, tenants
 
     def move(self) -> None:
         """Send all waiting requests away to ask anew: the queue is kept elsewhere from now on."""

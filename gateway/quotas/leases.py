@@ -42,7 +42,10 @@ class Leases:
         *,
         flush: Callable[[], None] = lambda: None,
     ) -> None:
-        """`flush` has the store send at once what it would otherwise send together with later calls."""
+        """`flush` may have the store send at once what it would otherwise send together with later calls.
+
+        It is called when no lease is held any more.
+        """
         self.events = events or LimitEvents()
         self._flush = flush
         self._store = store

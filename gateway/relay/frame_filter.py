@@ -120,11 +120,17 @@ class FrameFilter:
     def feed_plain(self, chunk: bytes) -> bytes | None:
         """Return what can be passed on now of a chunk about which nothing is to be decided.
 
-        None, with nothing done, for a chunk that does not begin a frame, or that may have an error or the end.
+        None, with nothing done, for a chunk that does not begin a frame, that may have an error or the end, or that
+        follows an error.
         """
-        if self._tail or self._passing or chunk.rfind(ERROR_FIELD) >= 0 or chunk.rfind(DONE_MARK) >= 0:
+        if self._tail or self._passing or self.error is not None:
             return None
-        return self._pass_whole_frames(chunk)
+        if chunk.rfind(ERROR_FIELD) >= 0 or chunk.rfind(DONE_MARK) >= 0:
+            return None
+        if not chunk.endswith(b"\n\n"):
+            chunk = self._keep_rest(chunk)
+        passed = self._pass_sound_frames(chunk)
+        return passed if self._tail_bytes <= FRAME_BYTES_MAX else passed + self._give_up_tail()
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what can be passed on now."""
@@ -166,21 +172,30 @@ class FrameFilter:
         return self.error is None and (self.done or self.tally.finished >= self._answers)
 
     def _pass_whole_frames(self, chunk: bytes) -> bytes:
-        """Return what passes of the whole frames at the beginning of a chunk; the rest is kept.
-
-        Each step first looks for a mark of what it handles, since most frames have none. `rfind` takes a fraction
-        of the time of `in`, and of a pattern's search.
-        """
+        """Return what passes of the whole frames at the beginning of a chunk; the rest is kept."""
         # Keep the beginning of a frame that does not end here.
         if not chunk.endswith(b"\n\n"):
-            cut = _end_of_frames(chunk, len(chunk))
-            self._keep(chunk[cut:])
-            chunk = chunk[:cut]
+            chunk = self._keep_rest(chunk)
 
         # Withhold an error of the worker, and all that follows it.
         if chunk.rfind(ERROR_FIELD) >= 0 or self.error is not None:
             chunk = self._before_error(chunk)
 
+        passed = self._pass_sound_frames(chunk)
+
+        # Note the end, which is no frame of the answer.
+        if passed.rfind(DONE_MARK) >= 0 and _has_done_frame(passed):
+            self.done = True
+            self.frames -= 1
+
+        return passed if self._tail_bytes <= FRAME_BYTES_MAX else passed + self._give_up_tail()
+
+    def _pass_sound_frames(self, chunk: bytes) -> bytes:
+        """Return what passes of whole frames without an error; `[DONE]` counts as one of them.
+
+        Each step first looks for a mark of what it handles, since most frames have none. `rfind` takes a fraction
+        of the time of `in`, and of a pattern's search.
+        """
         # Read the usage; frames before the first one that has it are not looked at.
         usage_at = _first_usage(chunk) if chunk.rfind(USAGE_FIELD) >= 0 else -1
         without_usage = chunk
@@ -201,15 +216,17 @@ class FrameFilter:
         if len(tally.unread) > UNREAD_BYTES_MAX:
             tally.read_text()
 
-        # Count the frames, without `[DONE]`.
+        # Count the frames.
         self.frames += chunk.count(b"\n\n")
-        if b"\r" in chunk:
+        if chunk.rfind(b"\r") >= 0:
             self.frames += chunk.count(b"\n\r\n")
-        if chunk.rfind(DONE_MARK) >= 0 and _has_done_frame(chunk):
-            self.done = True
-            self.frames -= 1
+        return chunk
 
-        return chunk if self._tail_bytes <= FRAME_BYTES_MAX else chunk + self._give_up_tail()
+    def _keep_rest(self, chunk: bytes) -> bytes:
+        """Keep the beginning of a frame that does not end in this chunk, and return what is before it."""
+        cut = _end_of_frames(chunk, len(chunk))
+        self._keep(chunk[cut:])
+        return chunk[:cut]
 
     def _continue_frame(self, chunk: bytes) -> bytes:
         """Take a chunk in which no frame ends; return what of it passes."""
@@ -248,7 +265,8 @@ class FrameFilter:
         """Take in the usage in frames, running or final, and return those frames that pass, as they pass."""
         if self._running_usage and _NO_CHOICES.search(chunk) is None:
             return self._read_running_usage(chunk)
-        passed, at = list[bytes](), 0
+        passed: list[bytes] = []
+        at = 0
         for start, end in _frames_with(_USAGE, chunk):
             frame = chunk[start:end]
             running = self._running_usage and _NO_CHOICES.search(frame) is None
@@ -290,7 +308,8 @@ def _payload(frame: bytes) -> bytes:
 
 def _redacted(chunk: bytes, pattern: "re.Pattern[bytes]", redact: Callable[[bytes], bytes]) -> bytes:
     """Return a chunk in which frames that match have their payload as `redact` returns it."""
-    passed, at = list[bytes](), 0
+    passed: list[bytes] = []
+    at = 0
     for start, end in _frames_with(pattern, chunk):
         payload = _payload(chunk[start:end])
         redacted = redact(payload)

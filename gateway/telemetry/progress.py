@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 
@@ -9,7 +11,7 @@ from gateway.domain.answer_tally import AnswerTally
 from gateway.domain.token_usage import ChargedTokens, TokenUsage
 from gateway.quotas.quota_store import LimitStatus
 from gateway.telemetry.request_events import FailedAttempt, QueueWait
-from gateway.telemetry.request_record import NO_TAGS, OK, RequestRecord
+from gateway.telemetry.request_record import NO_TAGS, OK, RequestOutcome, RequestRecord
 from gateway.telemetry.trace import Trace
 from policies.routing.protocol import Route
 from policies.service_class import ServiceClass
@@ -196,50 +198,19 @@ class Progress(msgspec.Struct, eq=False):
             ttft_seconds = self.first_byte_at - self.received_at
         service_class = self.service_class
         return RequestRecord(
-            id=self.id,
-            surface=self.surface,
-            code=self.code,
-            status=self.status,
-            tenant=self.tenant,
-            key_id=self.key_id,
-            model=self.model,
-            worker=self.worker,
-            by_shadow=self.by_shadow,
-            prefill_worker=self.prefill_worker,
-            attempts=self.attempts,
-            stream=self.stream,
+            *_outcome(self),
             prompt_tokens=prompt_tokens,
             predicted_tokens=predicted_tokens,
             cached_tokens=cached_tokens,
             output_tokens=output_tokens,
-            spend=self.spend,
-            frames=self.frames,
-            started_at=self.started_at,
             seconds=now - self.received_at,
-            answered=self.answered,
             dispatch_seconds=dispatch_seconds,
             queue_seconds=queue_seconds,
             ttft_seconds=ttft_seconds,
-            worker_ttft_seconds=self.worker_ttft_seconds,
-            predicted_ttft_seconds=self.predicted_ttft_seconds,
             tpot_seconds=self.tpot_seconds() if self.stream else None,
-            trace=self.trace,
             steps=self._steps() if self.marks else (),
-            organisation=self.organisation,
-            asked=self.asked,
-            user=self.user,
-            tags=self.tags,
-            charged=self.charged,
             service_class=service_class.name if service_class is not None else "",
             ttft_target_seconds=service_class.ttft_seconds if service_class is not None else None,
-            first_token_seconds=self.first_token_seconds,
-            route=self.route,
-            ranking=self.ranking,
-            wait=self.wait,
-            failures=self.failures,
-            limits=self.limits,
-            finish_reasons=self.finish_reasons,
-            usage_impossible=self.usage_impossible,
         )
 
     def _steps(self) -> tuple[tuple[str, float, float], ...]:
@@ -249,3 +220,7 @@ class Progress(msgspec.Struct, eq=False):
             steps.append((name, start + offset, end + offset))
             start = end
         return tuple(steps)
+
+
+_outcome: Callable[[Progress], tuple[Any, ...]] = attrgetter(*RequestOutcome.__struct_fields__)
+"""Return the values of the fields of RequestOutcome, in their order."""

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gateway.settings.types import Address, Network, address_of
 
-FORWARDED_FOR = "X-Forwarded-For"
+FORWARDED_FOR = "x-forwarded-for"
 HOPS_MAX = 20
 """The most addresses of the header that are examined."""
 

@@ -64,6 +64,8 @@ class HttpExchange:
     """None: the gateway relays the request itself."""
     response: web.StreamResponse | None = None
     """What the HTTP handler returns once the request has been served."""
+    _direct_answer: DirectAnswer | None = None
+    """The same answer, if the request is a DirectRequest."""
     moved = False
     """Whether another cell serves the request."""
     closes_connection = False
@@ -132,7 +134,7 @@ class HttpExchange:
     @property
     def idempotency_key(self) -> str | None:
         """The `Idempotency-Key` header. Raises BadRequest for a malformed key."""
-        key = self._http.headers.get("Idempotency-Key")
+        key = self._http.headers.get("idempotency-key")
         return key if key is None else checked_idempotency_key(key)
 
     @property
@@ -226,14 +228,15 @@ class HttpExchange:
         transport = self._http.transport
         if transport is None or transport.is_closing() or transport.get_write_buffer_size():
             return False
-        return isinstance(self.response, DirectAnswer)
+        return self._direct_answer is not None
 
     def write_at_once(self, data: bytes) -> None:
         """Send more of a streamed answer to a client that need not be waited for. Raises ConnectionResetError."""
         if self._dialect.translates_answers:
             data = self._dialect.stream_chunk(data)
         if data:
-            cast(DirectAnswer, self.response).send(data)
+            assert self._direct_answer is not None
+            self._direct_answer.send(data)
 
     async def end(self, last: bytes = b"") -> None:
         """Complete a streamed answer with its last bytes."""
@@ -270,10 +273,11 @@ class HttpExchange:
         self, status: int, of_request: Mapping[str, str], of_answer: Mapping[str, str]
     ) -> web.StreamResponse:
         """Make the head of the answer, which leaves together with the first bytes."""
-        headers, http = self._headers(of_request, of_answer), cast(object, self._http)
+        headers = self._headers(of_request, of_answer)
+        http: object = self._http
         if isinstance(http, DirectRequest):
             headers.update(http.answer_headers)
-            http.answer = DirectAnswer(
+            http.answer = self._direct_answer = DirectAnswer(
                 http.connection, status, headers, keep_alive=not self.closes_connection
             )
             response = self.response = cast(web.StreamResponse, http.answer)
@@ -310,7 +314,8 @@ class HttpExchange:
     async def _send_last(self, response: web.StreamResponse, data: bytes) -> None:
         """Send the last bytes of an answer."""
         if len(data) <= UNWATCHED_BYTES_MAX and self.writes_at_once:
-            cast(DirectAnswer, response).send(data, last=True)
+            assert self._direct_answer is not None
+            self._direct_answer.send(data, last=True)
         else:
             await self._await_client_read(response.write_eof(data), len(data))
 

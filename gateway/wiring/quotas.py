@@ -65,7 +65,7 @@ class QuotaParts:
             flush=scripts.flush,
             timeout_seconds=timeout_seconds,
         )
-        leases = Leases(escrow, events, flush=escrow.flush)
+        leases = Leases(escrow, events, flush=escrow.flush_if_short)
         stack.push_async_callback(leases.close)
         stack.push_async_callback(escrow.close)
         return cls(

@@ -56,11 +56,9 @@ class Sfq:
         if not waiting:
             return None
         tags, virtual_time = counters.tags, counters.virtual_time
-
-        def order(ticket: Ticket) -> tuple[float, int, int]:
-            return tags.get(ticket.tenant, virtual_time), ticket.level, ticket.number
-
-        ticket = min(waiting, key=order)
+        ticket = waiting[0]
+        if len(waiting) > 1:
+            ticket = min(waiting, key=lambda one: (tags.get(one.tenant, virtual_time), one.level, one.number))
         start = tags.get(ticket.tenant, virtual_time)
         return QueueTurn(
             ticket=ticket,

@@ -218,7 +218,8 @@ class SharedIndex:
 
     def repeated_blocks(self, workers: Iterable[WorkerId]) -> Mapping[WorkerId, int]:
         """Return how many blocks the requests of all gateways repeat on each of the workers; see PrefixIndex."""
-        return {**self._own.repeated_blocks(workers), **self.replica.repeated_blocks(workers)}
+        own, others = self._own.repeated_blocks(workers), self.replica.repeated_blocks(workers)
+        return {**own, **others} if own and others else own or others
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
         """Record that `worker` holds this path, unless its own KV events are followed and will report it."""

@@ -72,6 +72,21 @@ def test_frames_are_counted_once_each(stream, places):
     assert read.frames == len(frames)
 
 
+@given(stream=streams(), places=places, wants_usage=st.booleans(), fails=st.booleans())
+def test_pieces_that_are_taken_where_they_arrive_pass_as_all_others_do(stream, places, wants_usage, fails):
+    frames, done = stream
+    broken = [b'data: {"error": {"message": "out of memory"}}\n\n'] if fails else []
+    chunks = cut(b"".join((*frames[:1], *broken, *frames[1:])) + done, places)
+    one, other = FrameFilter(wants_usage=wants_usage), FrameFilter(wants_usage=wants_usage)
+    passed = b""
+    for chunk in chunks:
+        plain = one.feed_plain(chunk)
+        passed += one.feed(chunk) if plain is None else plain
+    assert passed + one.end() == b"".join(map(other.feed, chunks)) + other.end()
+    assert (one.frames, one.done, one.error) == (other.frames, other.done, other.error)
+    assert one.usage == other.usage
+
+
 @given(stream=streams(), places=places, lost=st.integers(1, 200))
 def test_a_stream_that_breaks_off_has_passed_on_whole_frames_only(stream, places, lost):
     frames, done = stream

@@ -11,7 +11,7 @@ from sqlalchemy import delete, text
 
 from gateway.database.database import Database
 from gateway.database.usage_query import UsageQuery, UsageReader
-from gateway.database.usage_store import DAY_MS, HOUR_MS, JournalMoved, UsageStore
+from gateway.database.usage_store import DAY_MS, HOUR_MS, JournalMoved, UsageStore, prepared_rows
 from gateway.database.usage_tables import MEASURES, usage, usage_days, usage_hours, usage_journals
 
 ROW = {"organisation": "org", "asked": "m", "worker": "w", "surface": "chat", "user": None, "tags": None}
@@ -61,7 +61,7 @@ async def play(database, known, journals, steps):
                 with pytest.raises(Gone):
                     async with database.begin() as connection:
                         await store._move_on(connection, say["journal"], position, end, 1)
-                        await store._add(connection, taken)
+                        await store._add(connection, prepared_rows(taken))
                         raise Gone
             else:
                 await store.write(taken, **say)

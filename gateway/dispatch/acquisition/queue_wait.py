@@ -1,5 +1,7 @@
 """The reason for a request's wait in the queue, as text, and the requests that wait as it begins to."""
 
+from operator import itemgetter
+
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement
 from gateway.fleet.fleet import Fleet
@@ -24,12 +26,13 @@ def queue_wait(
     ticket = pending.ticket
     assert ticket is not None
     ahead, tenants = room.waiting_beside(ticket)
+    most_first = sorted(tenants.items(), key=itemgetter(1), reverse=True)
     is_narrow = window.is_narrow(room, ticket.tenant, background=pending.service_class.background)
     return QueueWait(
         reason=waiting_reason(fleet, room, ticket, ahead.requests, window.of(room.model), is_narrow, shared),
         requests_ahead=ahead.requests,
         tokens_ahead=ahead.tokens,
-        tenants_ahead=tuple(tenants.most_common(TENANTS_MAX)),
+        tenants_ahead=tuple(most_first[:TENANTS_MAX]),
     )
 
 

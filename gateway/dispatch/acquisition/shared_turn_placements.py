@@ -57,7 +57,7 @@ class SharedTurnPlacements:
         `decision`: the ranking as of this moment. `waits` is called when the request begins to wait. Raises AskAnew
         where the turns are given elsewhere by now, NoWorker, and what TtftTargets.check raises.
         """
-        known = dict[WorkerId, Route]()
+        known: dict[WorkerId, Route] = {}
         assert pending.ticket is not None
         shared = self._queue.ticket(pending.ticket, pending.queue_name, pending.kv_tokens)
         asked = False
@@ -100,7 +100,7 @@ class SharedTurnPlacements:
         self, pending: PendingRequest, ticket: SharedTicket, decision: Decision
     ) -> Placement | None:
         """Return one more placement for the same request, where no request of any gateway waits; None without."""
-        known = dict[WorkerId, Route]()
+        known: dict[WorkerId, Route] = {}
         turn = await self._queue.spare(ticket, self._shared_routes(pending, decision.routes, known))
         if turn is None:
             return None

@@ -32,7 +32,7 @@ class WaitEnds:
     def soonest(self, pending: PendingRequest, room: WaitingRoom[Any], ticket: Ticket) -> WaitEnd | None:
         """Return what ends the request's wait sooner than the bound of its waiting room; None: nothing does."""
         service_class, expires_at = pending.service_class, pending.ctx.expires_at
-        ends = list[WaitEnd]()
+        ends: list[WaitEnd] = []
         if expires_at is not None:
             ends.append(WaitEnd(expires_at, lambda _: ClientTimeoutPassed()))
         if service_class.late == "reject":

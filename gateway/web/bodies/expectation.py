@@ -18,7 +18,7 @@ async def defer_expect(http: web.Request) -> None:
 
 async def ask_for_body(http: web.Request) -> None:
     """Send `100 Continue` once to a client that waits for it; other values of Expect are ignored."""
-    if http.headers.get("Expect", "").lower() == "100-continue" and _ASKED not in http:
+    if http.headers.get("expect", "").lower() == "100-continue" and _ASKED not in http:
         http[_ASKED] = True
         await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         # These bytes are not part of the answer.

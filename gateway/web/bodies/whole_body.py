@@ -1,7 +1,6 @@
 """The whole body of an inference request: read within its bounds of size, time and memory, and decompressed."""
 
 import asyncio
-from typing import cast
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
@@ -19,10 +18,11 @@ async def whole_body(http: web.Request, memory: MemoryLease, bytes_max: int, sec
 
     Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded.
     """
-    encoding = http.headers.get("Content-Encoding")
+    encoding = http.headers.get("content-encoding")
     decompressor = decompressor_for(encoding) if encoding is not None else None
     # As most bodies do, this one may have come together with its headers: there is nothing to wait for.
-    body, direct = None, cast(object, http)
+    body: bytes | None = None
+    direct: object = http
     if isinstance(direct, DirectRequest):
         body, direct.whole = direct.whole, None
     try:

@@ -16,10 +16,9 @@ from typing import Any, cast
 
 from aiohttp import web
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from multidict import CIMultiDict
 
 from gateway.settings.listeners import names_loopback
-from gateway.web.direct.request import NO_HEADERS, DirectRequest
+from gateway.web.direct.request import NO_HEADERS, DirectHeaders, DirectRequest
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +31,14 @@ LINGER_SECONDS = 10.0
 
 LEFT_TO_AIOHTTP = frozenset(
     {
-        b"connection",
-        b"expect",
-        b"origin",
-        b"sec-fetch-site",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
+        "connection",
+        "expect",
+        "origin",
+        "sec-fetch-site",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
     }
 )
 """Headers of requests that are not plain; `connection: keep-alive` is."""
@@ -182,20 +181,20 @@ class DirectConnection(asyncio.Protocol):
         """Return the request whose head ends there, with its handler; None if it is not plain."""
         if self._parser is None or self.transport is None:
             return None  # The connection was refused.
-        head, names = self._head, {*map(bytes.lower, self._headers)}
+        head = self._head
         route = self._routes.by_path.get(head[5 : head.find(b" ", 5)])
         if route is None or not head.startswith(b"POST ") or self._parser.get_http_version() != "1.1":
             return None
-        # Each header has a line of its own, so that none is repeated or folded.
-        if not len(names) == len(self._headers) == head.count(b"\r\n", 0, end) - 2:
-            return None
-        headers = CIMultiDict[str]()
+        headers = DirectHeaders()
         for name, value in self._headers.items():
-            headers.add(name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
-        if b"connection" in names and headers["connection"].lower() == "keep-alive":
-            names.discard(b"connection")
+            headers[name.decode("latin-1").lower()] = value.decode("utf-8", "surrogateescape")
+        # Each header has a line of its own, so that none is repeated or folded.
+        if not len(headers) == len(self._headers) == head.count(b"\r\n", 0, end) - 2:
+            return None
+        if "connection" in headers and headers["connection"].lower() == "keep-alive":
+            del headers["connection"]
         host, size = headers.get("host"), headers.get("content-length")
-        if host is None or size is None or not LEFT_TO_AIOHTTP.isdisjoint(names):
+        if host is None or size is None or not LEFT_TO_AIOHTTP.isdisjoint(headers):
             return None
         if not names_loopback(host) and self._routes.local_names_only():
             return None  # foreign_pages.py refuses it.

@@ -1,11 +1,9 @@
 """DirectRequest: a request that is served without aiohttp's server, and its body as it arrives."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
-
-from multidict import CIMultiDict
 
 from gateway.web.direct.answer import AnsweredConnection, DirectAnswer
 
@@ -13,6 +11,18 @@ UNREAD_BYTES_MAX = 256 * 1024
 """Beyond this many unread bytes of a body, reading from the client pauses."""
 NO_HEADERS: Mapping[str, str] = {}
 NOTHING_WRITTEN = SimpleNamespace(output_size=0)
+
+
+class DirectHeaders(dict[str, str]):
+    """The headers of a request by their names in small letters, none of which is repeated.
+
+    Code that serves both kinds of requests looks headers up by small letters, too.
+    """
+
+    def getall(self, name: str, default: Sequence[str] = ()) -> Sequence[str]:
+        """Return the value of a header as a list, as aiohttp's headers do; `default` without the header."""
+        value = self.get(name)
+        return default if value is None else [value]
 
 
 class DirectBody:
@@ -82,7 +92,7 @@ class DirectRequest(dict[Any, Any]):
     def __init__(
         self,
         path: str,
-        headers: "CIMultiDict[str]",
+        headers: DirectHeaders,
         body: bytes,
         missing: int,
         connection: AnsweredConnection,

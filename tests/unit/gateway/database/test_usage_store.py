@@ -7,9 +7,14 @@ from sqlalchemy.dialects.postgresql import asyncpg
 
 from gateway.database import schema
 from gateway.database.database import Database, dialect_insert
-from gateway.database.usage_store import _COLUMNS, UsageStore, _insert_text, split_powers_of_two
+from gateway.database.usage_store import (
+    _COLUMNS,
+    ROWS_AT_ONCE,
+    UsageStore,
+    _insert_text,
+    split_powers_of_two,
+)
 from gateway.database.usage_tables import usage
-from gateway.ledger.shipper import PORTION
 
 TEXTS = ("organisation", "tenant", "key_id", "asked", "model", "worker", "surface", "code")
 NUMBERS = ("prompt_tokens", "output_tokens", "cost", "duration_ms", "status")
@@ -19,7 +24,7 @@ ROW = {**dict.fromkeys(TEXTS, "x"), **dict.fromkeys(NUMBERS, 1), **dict.fromkeys
 
 def test_parts_are_few_lengths_and_nothing_is_left_out():
     lengths = set()
-    for number in range(2 * PORTION):
+    for number in range(2 * ROWS_AT_ONCE):
         rows = [{**ROW, "attempt": at} for at in range(number)]
         parts = list(split_powers_of_two(rows))
         assert [row for part in parts for row in part] == rows
@@ -38,7 +43,7 @@ async def test_portions_of_any_length_are_taken_with_few_statements(tmp_path):
     await schema.ensure_current(database, upgrades=True)
     said.clear()
     store, taken = UsageStore(database), 0
-    for length in range(1, PORTION, 3):
+    for length in range(1, 2 * ROWS_AT_ONCE, 9):
         rows = [
             {**ROW, "request_id": f"r{taken + at}", "attempt": 1, "at_ms": 10**12 + at}
             for at in range(length)

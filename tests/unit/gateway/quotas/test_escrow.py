@@ -454,6 +454,29 @@ async def test_no_more_leases_are_settled_by_one_call_than_its_bound(ahead, stor
     assert settled[2].done()
 
 
+async def test_the_end_of_the_last_request_is_sent_at_once_where_the_next_one_would_find_no_lease(
+    ahead, store, clock, monkeypatch
+):
+    monkeypatch.setattr(escrow, "TOGETHER_SECONDS_FAR", 3600)
+    settled = ahead.settle(await ahead.reserve(asked("alone")), Cost(prompt_tokens=100))
+    ahead.flush_if_short()
+    await asyncio.wait_for(settled, 60)
+
+
+async def test_the_end_of_the_last_request_waits_for_others_while_leases_are_ahead(
+    ahead, store, clock, monkeypatch
+):
+    monkeypatch.setattr(escrow, "TOGETHER_SECONDS_FAR", 3600)
+    await busy(ahead, clock, gap=0.005, times=5)
+    settled = ahead.settle(await ahead.reserve(asked("one of many")), Cost(prompt_tokens=100))
+    ahead.flush_if_short()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not settled.done()
+    ahead.flush()
+    await asyncio.wait_for(settled, 60)
+
+
 async def test_what_ends_near_a_limit_is_settled_without_waiting_for_what_ends_far_from_limits(
     ahead, store, clock, monkeypatch
 ):
