@@ -62,8 +62,13 @@ would choose it at once, for longer prompts the more, and hear of each other lat
 A session stays where its prefix is cached, and `stay` makes that worker a little cheaper, so that noise in the
 estimates moves no session. Slow start gives a worker that has just joined or come back its load bit by bit.
 
-Sources: the social cost of LMETRIC (OSDI'26), joined with Mooncake's estimate of TTFT (FAST'25). What else was
-tried is in docs/pages/measures/policy-experiments.md; `make bench-routing` compares the rules of others.
+Taken: the social cost of LMETRIC (OSDI'26), joined with Mooncake's estimate of TTFT (FAST'25). Preble (ICLR'25) and
+SkyWalker (EuroSys'26) copy a prefix once its holders are overloaded; here demand is counted before.
+
+Lost, as multiples of the mean TTFT without the change: backlogs that count up to 400 ms, conversations past
+saturation 1.21; the median backlog as the price, agents 1.3; copies that pay the price, one shared prompt 1.07 to
+1.14; no harm, Claude Code sessions 1.05. The whole list is in docs/pages/measures/policy-experiments.md;
+`make bench-routing` compares the rules of others.
 """
 
 from collections.abc import Sequence

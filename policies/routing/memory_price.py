@@ -12,6 +12,11 @@ prompt that no worker has computed yet only a share counts in P: all who wait fo
 A prefill delays the running streams. While memory is plenty this only makes their tokens come a little later; where
 it is scarce, all the memory that they hold comes free later. So fewer of them count as `delayed` below CROWDED.
 
+Lost, as multiples of the mean TTFT without the change (docs/pages/measures/policy-experiments.md): `full` to the
+fourth power with longer answers, fleets of agents with little memory 0.9, but conversations past saturation 1.16
+and Claude Code sessions 1.05; the price for the whole prompt in place of P, 1.06; all running streams `delayed`,
+tiny prompts 1.11.
+
 The policy `cost` writes both out in `_memory_uses` of cost.py, to make no calls for each candidate.
 """
 
