@@ -1,15 +1,17 @@
 """The work that other gateways have sent to a worker: an estimate as of now, from late reports and from news.
 
 Loads are reported now and then, each as of a moment in the past. Dispatches and ends are told one by one, soon
-after they have happened, by the predictions in the prefix index (radix_cache/shared/predictions.py):
+after they have happened, by the predictions in the prefix index (radix_cache/shared/predictions.py). So are prompts
+that are computed: their worker then holds all blocks that they brought.
 
-    report as of T0 + dispatches told since T0 - ends told since T0 - prompts that must have been computed since
+    report as of T0 + dispatches told since T0 - ends told since T0 - prompts computed since T0
 
-    ----------------T0----D1---E0---D2------> now
+    ----------------T0----D1---E0---C1---D2------> now
      in the report  |     told since
 
-First tokens are not told. The prompt of a dispatch that no report has counts as queued for PATIENCE times the
-predicted time to its first token: so a gateway to which loads are never reported counts no prompt for long.
+A prompt that brings no whole block is not told as computed. While no report has its dispatch, a prompt counts as
+queued for PATIENCE times the predicted time to its first token at most: so a gateway to which loads are never
+reported counts no prompt for long.
 """
 
 from collections import deque
@@ -53,16 +55,31 @@ RequestKey = TypeVar("RequestKey", bound=Hashable)
 class AnnouncedRequest(msgspec.Struct, gc=False):
     """A request that another gateway has sent. Times are seconds on one clock."""
 
+    uncached_tokens: int
+    """Tokens of its prompt that its worker had to compute."""
     tokens_queued: int
-    """Uncached tokens of its prompt; 0 once they must have been computed."""
+    """The same; 0 once they must have been computed."""
     kv_tokens: int
     sent_at: float
+    computed_at: float | None = None
+    """When its prompt was told to be computed; None before."""
 
 
 class OthersLoad(Generic[RequestKey]):
     """The work of the other gateways on one worker; requests are known by a key. Times are seconds on one clock."""
 
-    __slots__ = ("_as_of", "_before", "_due", "_ended", "_kv", "_reported", "_since", "_streams", "_tokens")
+    __slots__ = (
+        "_as_of",
+        "_before",
+        "_computed",
+        "_due",
+        "_ended",
+        "_kv",
+        "_reported",
+        "_since",
+        "_streams",
+        "_tokens",
+    )
 
     def __init__(self) -> None:
         self.forget()
@@ -73,10 +90,12 @@ class OthersLoad(Generic[RequestKey]):
         self._as_of = float("-inf")
         self._since: dict[RequestKey, AnnouncedRequest] = {}
         """Dispatches under way that the report does not have, in the order in which they were told."""
-        self._before: dict[RequestKey, int] = {}
-        """KV tokens of the dispatches under way that the report has."""
+        self._before: dict[RequestKey, AnnouncedRequest] = {}
+        """The dispatches under way that the report has."""
         self._ended: deque[tuple[float, int]] = deque()
         """When dispatches of the report have ended since, and their KV tokens."""
+        self._computed: list[tuple[float, int]] = []
+        """When prompts of the report were computed since, and their uncached tokens: a heap."""
         self._due: list[tuple[float, float, RequestKey]] = []
         """When each prompt of `_since` must have been computed, and when it was sent: a heap."""
         self._tokens = self._streams = self._kv = 0
@@ -94,7 +113,7 @@ class OthersLoad(Generic[RequestKey]):
         if not (self._tokens or self._streams or self._kv):
             return reported
         return LoadTotals(
-            reported.tokens_queued + self._tokens,
+            max(0, reported.tokens_queued + self._tokens),
             max(0, reported.streams + self._streams),
             max(0, reported.kv_tokens + self._kv),
         )
@@ -108,8 +127,12 @@ class OthersLoad(Generic[RequestKey]):
             if dispatch.sent_at > as_of:
                 break
             del since[key]
-            self._before[key] = dispatch.kv_tokens
+            self._before[key] = dispatch
             self._take_off(dispatch)
+            if dispatch.computed_at is not None:
+                self._count_computed(dispatch, dispatch.computed_at)
+        while self._computed and self._computed[0][0] <= as_of:
+            self._tokens += heappop(self._computed)[1]
         while ended and ended[0][0] <= as_of:
             self._streams += 1
             self._kv += ended.popleft()[1]
@@ -120,10 +143,11 @@ class OthersLoad(Generic[RequestKey]):
         self, key: RequestKey, *, uncached_tokens: int, kv_tokens: int, sent_at: float, ready_at: float
     ) -> None:
         """Count a dispatch that is told; `ready_at`: when its prompt must have been computed."""
+        dispatch = AnnouncedRequest(uncached_tokens, uncached_tokens, kv_tokens, sent_at)
         if sent_at <= self._as_of:
-            self._before[key] = kv_tokens
+            self._before[key] = dispatch
             return
-        self._since[key] = AnnouncedRequest(uncached_tokens, kv_tokens, sent_at)
+        self._since[key] = dispatch
         heappush(self._due, (ready_at, sent_at, key))
         self._tokens += uncached_tokens
         self._streams += 1
@@ -135,11 +159,25 @@ class OthersLoad(Generic[RequestKey]):
         if dispatch is not None:
             self._take_off(dispatch)
             return
-        kv_tokens = self._before.pop(key, None)
-        if kv_tokens is not None and at > self._as_of:
-            self._ended.append((at, kv_tokens))
+        reported = self._before.pop(key, None)
+        if reported is not None and at > self._as_of:
+            self._ended.append((at, reported.kv_tokens))
             self._streams -= 1
-            self._kv -= kv_tokens
+            self._kv -= reported.kv_tokens
+
+    def computed(self, key: RequestKey, at: float) -> None:
+        """Take the prompt of a request off the queue, which is told to be computed; twice has no effect."""
+        dispatch = self._since.get(key)
+        if dispatch is not None:
+            self._tokens -= dispatch.tokens_queued
+            dispatch.tokens_queued = 0
+        else:
+            dispatch = self._before.get(key)
+        if dispatch is None or dispatch.computed_at is not None:
+            return
+        dispatch.computed_at = at
+        if key in self._before:
+            self._count_computed(dispatch, at)
 
     def take_off_computed(self, now: float) -> None:
         """Take the prompts off the queue that must have been computed by now."""
@@ -150,6 +188,12 @@ class OthersLoad(Generic[RequestKey]):
             if dispatch is not None and dispatch.sent_at == sent_at:
                 self._tokens -= dispatch.tokens_queued
                 dispatch.tokens_queued = 0
+
+    def _count_computed(self, dispatch: AnnouncedRequest, at: float) -> None:
+        """Take the prompt of a dispatch off a report that has both, unless the report is of a later moment."""
+        if at > self._as_of:
+            heappush(self._computed, (at, dispatch.uncached_tokens))
+            self._tokens -= dispatch.uncached_tokens
 
     def _take_off(self, dispatch: AnnouncedRequest) -> None:
         self._tokens -= dispatch.tokens_queued

@@ -1,8 +1,9 @@
-"""Dispatches of other gateways to workers, and their ends, learnt from predictions in the prefix index.
+"""Dispatches of other gateways, their first tokens and ends, learnt from predictions in the prefix index.
 
 Redis reports the sums of all loads with each of its replies (gateway/queueing/shared/membership.py); between two
 reports, and where the queue is not kept in Redis, only predictions show what other gateways have sent
-(policies/others_load.py).
+(policies/others_load.py). A prompt that has brought a new block is computed when its worker is known to hold its
+last one: from the first bytes of the answer, or from the worker's KV events.
 """
 
 from collections.abc import Callable
@@ -49,6 +50,12 @@ class AnnouncedDispatches:
             sent_at=sent_at,
             speed=worker.speed,
         )
+
+    def prompt_computed(self, identity: bytes) -> None:
+        """Take the prompt of a request off its worker's queue: the worker holds it by now."""
+        load = self._loads.get(identity)
+        if load is not None:
+            load.compute_dispatch_elsewhere(identity)
 
     def prediction_over(self, identity: bytes) -> None:
         """Take off a request that has ended, or goes to another worker."""

@@ -104,6 +104,12 @@ class WorkerLoad:
         )
         self._update_others(self.clock())
 
+    def compute_dispatch_elsewhere(self, request: bytes) -> None:
+        """Take the prompt of a request of another gateway off the queue: it is computed."""
+        now = self.clock()
+        self._others_estimate.computed(request, now)
+        self._update_others(now)
+
     def end_dispatch_elsewhere(self, request: bytes) -> None:
         """Take off a request of another gateway that has ended."""
         now = self.clock()

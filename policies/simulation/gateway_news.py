@@ -1,6 +1,7 @@
 """What the gateways of a simulation learn of each other's requests, and when.
 
     dispatch, end    as soon as KV events reach the index (Scenario.event_seconds)
+    first token      the same, if the prompt has brought a whole block to its worker: the index then shows it there
     change of load   after Scenario.sync_seconds, or never
     queue's load     with each reply of the queue that all gateways share, at once
 
@@ -14,7 +15,7 @@ from policies.others_load import LoadTotals
 from policies.simulation.gateway_view import Expected, GatewayView
 from policies.simulation.scenario import Scenario
 from policies.simulation.timeline import Timeline
-from policies.simulation.trace import TraceRequest
+from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 from policies.simulation.turns.queue_view import QueueView
 
 
@@ -75,10 +76,14 @@ class GatewayNews:
 
     def first_token(self, sent: InFlightRequest, now: float) -> None:
         """Take the prompt of a request out of its worker's queue: its first token has come."""
-        tokens = sent.expected.uncached_tokens
-        self._views[sent.gateway].first_token(sent.worker, tokens, now)
+        worker, number, tokens = sent.worker, sent.number, sent.expected.uncached_tokens
+        self._views[sent.gateway].first_token(worker, tokens, now)
+        if tokens >= BLOCK_TOKENS:
+            self._notify_others(
+                sent, lambda view, then: view.computed_elsewhere(worker, number, now, then), now
+            )
         self._report_load(sent, LoadTotals(-tokens, 0, 0), now)
-        self.take_reply(sent.gateway, (sent.worker,), now)
+        self.take_reply(sent.gateway, (worker,), now)
         sent.started = True
 
     def ended(self, sent: InFlightRequest, now: float) -> None:
@@ -98,7 +103,7 @@ class GatewayNews:
     def _notify_others(
         self, sent: InFlightRequest, heard: Callable[[GatewayView, float], None], now: float
     ) -> None:
-        """Notify the other gateways of a dispatch or an end, as soon as KV events reach the index."""
+        """Notify the other gateways of a dispatch, first token or end, as soon as KV events reach the index."""
         later = self._scenario.event_seconds
         for view in self._other_views(sent):
             if later:

@@ -2,8 +2,8 @@
 
 As in gateway/dispatch, a request counts from the moment of dispatch, and is taken back at its first token and at
 its end. Several gateways may share one view (loads in Redis, exact), or each has its own: news of the others'
-dispatches and ends arrive like KV events, and reports of their loads later, or never (gateway_news.py;
-policies/others_load.py combines the two).
+dispatches, first tokens and ends arrive like KV events, and reports of their loads later, or never
+(gateway_news.py; policies/others_load.py combines the two).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -279,6 +279,12 @@ class GatewayView:
             sent_at=sent_at,
             ready_at=must_be_computed_at(sent_at, tokens, self.speeds.of[worker]),
         )
+        self._others_changed(worker, before, now)
+
+    def computed_elsewhere(self, worker: int, number: int, at: float, now: float) -> None:
+        """Take the prompt of a request of another gateway off the queue: it was computed at the moment `at`."""
+        before = self._others[worker].totals
+        self._others[worker].computed(number, at)
         self._others_changed(worker, before, now)
 
     def ended_elsewhere(self, worker: int, number: int, at: float, now: float) -> None:

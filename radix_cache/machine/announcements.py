@@ -18,7 +18,7 @@ from radix_cache.machine.segment import (
 from radix_cache.shared.predictions import PredictionListener
 
 _ENTRY = Struct("<16sIIIId")
-_ADDED, _OVER = 1, 2
+_ADDED, _OVER, _COMPUTED = 1, 2, 3
 MARGIN = 256
 """The oldest entries, which readers skip because the writer may be overwriting them."""
 
@@ -39,6 +39,12 @@ class AnnouncementWriter:
         self._write(identity, _ADDED, tenure, new_blocks, blocks, sent_at)
         if self.listener is not None and not identity.startswith(self.own):
             self.listener.predicted(identity, tenure, new_blocks, blocks, sent_at)
+
+    def prompt_computed(self, identity: bytes) -> None:
+        """Announce that the prompt of a prediction is computed."""
+        self._write(identity, _COMPUTED, 0, 0, 0, 0.0)
+        if self.listener is not None and not identity.startswith(self.own):
+            self.listener.prompt_computed(identity)
 
     def prediction_over(self, identity: bytes) -> None:
         """Announce the end of a prediction."""
@@ -87,7 +93,11 @@ class AnnouncementReader:
             if kind == _ADDED:
                 self._under_way.add(identity)
                 listener.predicted(identity, tenure, new_blocks, blocks, sent_at)
-            elif identity in self._under_way:
+            elif identity not in self._under_way:
+                continue
+            elif kind == _COMPUTED:
+                listener.prompt_computed(identity)
+            else:
                 self._under_way.discard(identity)
                 listener.prediction_over(identity)
         self._read = announced

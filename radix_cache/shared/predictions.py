@@ -2,6 +2,8 @@
 
 A prediction contains the new blocks of its path and the key of the node above them; the rest of the path is looked
 up when the prediction arrives. A prediction with an unknown node does not count, and is removed at its deadline.
+
+Once the tree shows that the tenure holds the last of the new blocks, the request's prompt is computed.
 """
 
 from collections import OrderedDict
@@ -27,6 +29,10 @@ class PredictionListener(Protocol):
         """
         ...
 
+    def prompt_computed(self, identity: bytes) -> None:
+        """Handle that the tenure of a prediction holds the last block of its prompt by now."""
+        ...
+
     def prediction_over(self, identity: bytes) -> None:
         """Handle the end of a prediction, because its request has ended or goes to another worker."""
         ...
@@ -41,6 +47,8 @@ class PredictedPath:
     until: float
     last: InFlightNode[int] | None
     """The last node of its path; None if the path above is unknown, so that the prediction does not count."""
+    new_block: int | None
+    """The last block of its path, if the tenure did not hold that and a listener waits for it; else None."""
 
 
 class PredictionTable:
@@ -69,6 +77,8 @@ class PredictionTable:
         self.predictions: OrderedDict[bytes, PredictedPath] = OrderedDict()
         """The predictions under way, the oldest first."""
         self._ids_by_shard: dict[int, set[bytes]] = {}
+        self.awaited: dict[int, list[bytes]] = {}
+        """The predictions of other processes whose prompts are not computed yet, by their last blocks."""
 
     def __len__(self) -> int:
         """Return the number of predictions under way."""
@@ -98,15 +108,29 @@ class PredictionTable:
         if prediction.depth:
             above = self._table.path_to(prediction.above, prediction.depth)
             hashes = above + prediction.hashes if above is not None else None
+        new_block = None
         if is_new and self.listener is not None and not prediction.id.startswith(self.own):
             blocks = prediction.depth + len(prediction.hashes)
             held = max(prediction.depth, self.tree.depth(hashes, prediction.tenure) if hashes else 0)
             # A prediction lasts `_seconds_max` from the moment its request was sent; `seconds` of them are left.
             sent_at = now + seconds - self._seconds_max
             self.listener.predicted(prediction.id, prediction.tenure, blocks - held, blocks, sent_at)
+            if held < blocks:
+                new_block = prediction.hashes[-1]
+                self.awaited.setdefault(new_block, []).append(prediction.id)
         last = self.tree.add(hashes, prediction.tenure) if hashes else None
-        self.predictions[prediction.id] = PredictedPath(shard, prediction.tenure, now + seconds, last)
+        self.predictions[prediction.id] = PredictedPath(
+            shard, prediction.tenure, now + seconds, last, new_block
+        )
         self._ids_by_shard.setdefault(shard, set()).add(prediction.id)
+
+    def holds(self, tenure: int, block: int) -> None:
+        """Note that a tenure holds a block of `awaited`: the prompts that end there are computed."""
+        for identity in list(self.awaited[block]):
+            if self.predictions[identity].tenure == tenure:
+                self._stop_awaiting(block, identity)
+                if self.listener is not None:
+                    self.listener.prompt_computed(identity)
 
     def remove(self, identity: bytes) -> None:
         """Remove a prediction that Redis no longer has."""
@@ -120,6 +144,16 @@ class PredictionTable:
         if found is not None:
             self._ids_by_shard[found.shard].discard(identity)
             self.tree.remove(found.last, found.tenure)
+            if found.new_block is not None:
+                self._stop_awaiting(found.new_block, identity)
+
+    def _stop_awaiting(self, block: int, identity: bytes) -> None:
+        """Await a prompt no more. Twice has no effect."""
+        awaited = self.awaited.get(block, [])
+        if identity in awaited:
+            awaited.remove(identity)
+            if not awaited:
+                del self.awaited[block]
 
     def expire(self) -> None:
         """Let predictions lapse after their deadline; index maintenance removes them from Redis."""

@@ -32,6 +32,7 @@ from radix_cache.shared.node_table import NodeMismatch, NodeTable
 from radix_cache.shared.predictions import PredictionListener, PredictionTable
 from radix_cache.shared.shard_replica import ReplacedNodes, ShardReplica, build
 from radix_cache.shared.snapshot import LogGap
+from radix_cache.tiers import MASK
 from radix_cache.tree import common_blocks
 
 
@@ -260,6 +261,7 @@ class TreeReplica:
                     raise LogGap
                 if node.sequence <= entry.sequence:
                     self._table.set_holders(node, record.chunk, record.holders)
+                    self._note_computed(node, record.holders)
             elif isinstance(record, NodeRemoved):
                 node = self.nodes.get(record.key)
                 if node is not None and node.sequence < entry.sequence:
@@ -297,12 +299,24 @@ class TreeReplica:
             node = self._table.add(entry.namespace, record.head, record.more)
             shard.nodes.add(node)
             fresh.append(node)
+            self._note_computed(node, record.head.holders)
         elif node.sequence < entry.sequence:
             try:
                 if self._table.change(node, record):
                     shrunk.append(node)
             except NodeMismatch:
                 raise LogGap from None
+            self._note_computed(node, record.head.holders)
+
+    def _note_computed(self, node: ReplicaNode, holders: Holders) -> None:
+        """Note which of the awaited prompts are computed, now that these tenures hold a part of a node's run."""
+        awaited = self._prediction_table.awaited
+        if not awaited:
+            return
+        for tenure, value in holders.items():
+            count = value & MASK
+            if count and (block := node.run[count - 1]) in awaited:
+                self._prediction_table.holds(tenure, block)
 
     def _remove(self, shard: ShardReplica, node: ReplicaNode) -> None:
         self._table.remove(node)

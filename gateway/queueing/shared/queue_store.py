@@ -167,9 +167,9 @@ class QueueStore:
             loads=loads_of(loads),
         )
 
-    async def first_token(self, queues: Sequence[str], id: str) -> QueueReply:
-        """Report that a request's first token has come."""
-        return await self._progress(queues, id, "first", 0.0)
+    async def first_token(self, queues: Sequence[str], id: str, *, urgent: bool) -> QueueReply:
+        """Report that a request's first token has come; `urgent`: at once, since others wait for its room."""
+        return await self._progress(queues, id, "first", 0.0, urgent=urgent)
 
     async def end(self, queues: Sequence[str], id: str, cost_change: float) -> QueueReply:
         """Report that a request has ended, in any state.
@@ -253,8 +253,10 @@ class QueueStore:
             )
         return asyncio.gather(*(_join_reply(call) for call in calls))
 
-    async def _progress(self, queues: Sequence[str], id: str, what: str, change: float) -> QueueReply:
-        answer = await self._call("progress", queues, [id, what, change], urgent=False)
+    async def _progress(
+        self, queues: Sequence[str], id: str, what: str, change: float, *, urgent: bool = False
+    ) -> QueueReply:
+        answer = await self._call("progress", queues, [id, what, change], urgent=urgent)
         return msgspec.structs.replace(reply_of(answer), loads=loads_of(answer[3]))
 
     async def _call(

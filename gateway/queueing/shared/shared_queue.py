@@ -272,9 +272,9 @@ class SharedQueue:
     def _report_first_token(self, shared_ticket: SharedTicket) -> None:
         self._first_tokens.pop(shared_ticket.id, None)
         if self.membership.up and shared_ticket.id in self.membership.known_ids:
-            self.membership.send(
-                self._store.first_token(self.membership.queues(shared_ticket.queue), shared_ticket.id)
-            )
+            # Its worker may be idle until a request that waits has its turn there.
+            urgent, queues = bool(self.requests), self.membership.queues(shared_ticket.queue)
+            self.membership.send(self._store.first_token(queues, shared_ticket.id, urgent=urgent))
 
     def _move(self) -> None:
         self.requests.dismiss(AskAnew())

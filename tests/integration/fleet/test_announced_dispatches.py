@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+import policies.others_load
 from gateway.fleet.loads import REPORT_AHEAD_SECONDS, WorkerLoad
 from gateway.queueing.queue_peer import QueuePeer
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -57,9 +58,14 @@ def others(running):
     return sum(total.streams for total in totals), sum(total.kv_tokens for total in totals)
 
 
-async def answered(running, text):
+def tokens_queued(running):
+    """Sum the prompt tokens of the other gateways that are queued on all workers, as this gateway knows them."""
+    return sum(worker.load.others.tokens_queued for worker in running.here.gateway.services.dispatch.fleet)
+
+
+async def answered(running, text, **fields):
     """Send a prompt and read its answer."""
-    async with running.chat(text) as response:
+    async with running.chat(text, **fields) as response:
         await response.read()
         return response.status
 
@@ -88,10 +94,10 @@ def held_open():
     return asyncio.Event()
 
 
-def sent(gateways):
+def sent(gateways, **fields):
     """Send the same number of prompts through each gateway, each prompt once."""
     return [
-        asyncio.create_task(answered(running, f"{at}-{number} {PROMPT}"))
+        asyncio.create_task(answered(running, f"{at}-{number} {PROMPT}", **fields))
         for at, running in enumerate(gateways)
         for number in range(EACH)
     ]
@@ -120,6 +126,30 @@ async def test_dispatches_of_other_gateways_count_before_the_loads_report_and_on
             await running.until(lambda at=running: others(at)[0] == 0)
         await reports.deliver_next(gateways[0])
         assert [others(running) for running in gateways] == [(0, 0)] * GATEWAYS
+
+
+async def test_prompts_of_other_gateways_are_queued_until_their_first_tokens_and_their_streams_go_on(
+    gateway, own_valkey, monkeypatch, held_open
+):
+    workers = [ScriptedWorker(), ScriptedWorker()]
+    ends = asyncio.Event()
+    for worker in workers:
+        worker.then(until=held_open, second_frame_until=ends)
+    # No prompt counts as computed only because it is expected to be.
+    monkeypatch.setattr(policies.others_load, "PATIENCE", 1e9)
+    expected = (GATEWAYS - 1) * EACH
+    async with all_sharing(gateway, own_valkey, workers) as gateways:
+        HeldReports(monkeypatch)
+        calls = sent(gateways, stream=True)
+        for running in gateways:
+            await running.until(lambda at=running: others(at)[0] == expected)
+            assert tokens_queued(running) > 0
+        held_open.set()
+        for running in gateways:
+            await running.until(lambda at=running: tokens_queued(at) == 0)
+            assert others(running)[0] == expected
+        ends.set()
+        assert set(await asyncio.gather(*calls)) == {200}
 
 
 async def test_a_dispatch_that_was_announced_is_forgotten_with_its_prediction(

@@ -316,14 +316,16 @@ async def too_late():
     raise TimeoutError
 
 
-async def test_a_first_token_is_reported_unless_its_request_ends_at_once(two, monkeypatch):
+async def test_a_first_token_is_reported_unless_its_request_ends_at_once_and_urgently_while_others_wait(
+    two, monkeypatch
+):
     one, _ = two
     reported = []
     first_token = one._store.first_token
 
-    async def report(queues, id):
-        reported.append(id)
-        return await first_token(queues, id)
+    async def report(queues, id, *, urgent):
+        reported.append((id, urgent))
+        return await first_token(queues, id, urgent=urgent)
 
     monkeypatch.setattr(one._store, "first_token", report)
     whole, placed = asks(one)
@@ -334,7 +336,13 @@ async def test_a_first_token_is_reported_unless_its_request_ends_at_once(two, mo
     await placed
     one.note_first_token(stream)
     await until(lambda: reported)
-    assert reported == [stream.id]
+    assert reported == [(stream.id, False)]
+    full, placed = asks(one)
+    await placed
+    _, waits = await waiting(one)
+    one.note_first_token(full)
+    await waits
+    assert reported[1:] == [(full.id, True)]
     one.leave(stream, 0.0)
 
 

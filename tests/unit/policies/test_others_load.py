@@ -44,3 +44,34 @@ def test_a_prompt_that_must_have_been_computed_is_queued_no_longer_and_its_strea
     assert load.totals == LoadTotals(0, 1, 1000)
     load.ended("a", 9.0)
     assert load.totals == NO_TOTALS
+
+
+def test_a_prompt_that_is_told_to_be_computed_is_queued_no_longer(load):
+    dispatch(load, "a", 1.0)
+    load.computed("a", 1.5)
+    load.computed("a", 1.6)
+    load.computed("never told", 1.5)
+    assert load.totals == LoadTotals(0, 1, 1000)
+
+
+@pytest.mark.parametrize("told_first", [False, True])
+def test_a_computed_prompt_is_taken_off_a_report_of_an_earlier_moment_once(load, told_first):
+    dispatch(load, "a", 1.0)
+    dispatch(load, "b", 1.1)
+    if told_first:
+        load.computed("a", 3.0)
+    load.report(LoadTotals(200, 2, 2000), as_of=2.0)
+    if not told_first:
+        load.computed("a", 3.0)
+    assert load.totals == LoadTotals(100, 2, 2000)
+    load.ended("a", 3.5)
+    assert load.totals == LoadTotals(100, 1, 1000)
+    load.report(LoadTotals(100, 2, 2000), as_of=3.2)
+    assert load.totals == LoadTotals(100, 1, 1000)
+
+
+def test_a_computed_prompt_is_not_taken_off_a_report_of_a_later_moment(load):
+    dispatch(load, "a", 1.0)
+    load.report(LoadTotals(0, 1, 1000), as_of=2.0)
+    load.computed("a", 1.5)
+    assert load.totals == LoadTotals(0, 1, 1000)

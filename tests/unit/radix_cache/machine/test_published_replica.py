@@ -21,9 +21,14 @@ class Told:
 
     def __init__(self):
         self.under_way = {}
+        self.computed = []
 
     def predicted(self, identity, tenure, new_blocks, blocks, sent_at):
         self.under_way[identity] = (tenure, new_blocks, blocks)
+
+    def prompt_computed(self, identity):
+        assert identity in self.under_way
+        self.computed.append(identity)
 
     def prediction_over(self, identity):
         del self.under_way[identity]
@@ -125,6 +130,19 @@ def test_both_sides_are_told_of_the_requests_of_others_and_of_their_ends(publish
     assert (sorted(here.under_way), sorted(there.under_way)) == ([], [b"p" * 16])
     seen.set_current(is_current=False)
     assert not there.under_way
+
+
+def test_both_sides_are_told_which_prompts_of_others_are_computed(published, seen):
+    here, there = Told(), Told()
+    published.report_predictions(here, b"p")
+    seen.report_predictions(there, b"q")
+    seen.refresh(1)
+    load(published, [], [a_prediction(name, 1, *name) for name in (b"p", b"q", b"r")])
+    for name in b"pqr":
+        published._prediction_table.holds(1, name)
+    seen.refresh(1)
+    assert here.computed == [b"q" * 16, b"r" * 16]
+    assert there.computed == [b"p" * 16, b"r" * 16]
 
 
 def test_a_reader_that_fell_behind_by_a_whole_ring_forgets_what_it_was_told(published, seen):
