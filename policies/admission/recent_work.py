@@ -139,7 +139,8 @@ class RecentWork:
 
         A tenant that has crowded with much of the work is none of them for CROWDED_SECONDS, and neither are the
         CROWDING_MAX with the most work of those that crowd, if more than `much` tokens of it come in a second: one
-        that asks for less waits as the others do.
+        that asks for less waits as the others do. Neither is a tenant that begins with most of the work of a
+        part: a flood of which no request waits yet, at this gateway.
         """
         if now - self._began_at > PART_SECONDS:
             self._begin_part(now)
@@ -168,6 +169,10 @@ class RecentWork:
         return now - self._began_at + (PART_SECONDS if self._before.tokens else 0.0)
 
     def _begin_part(self, now: float) -> None:
+        came = self._now.came
+        most = max(came, key=came.__getitem__, default="")
+        if came and came[most] > CROWDING_SHARE * self._now.tokens and not self._demand.knows(most):
+            self._crowded_at[most] = now
         self._demand.count(self._now.came, self._now.squares, now)
         self._crowded_at = {
             tenant: at for tenant, at in self._crowded_at.items() if now - at <= CROWDED_SECONDS

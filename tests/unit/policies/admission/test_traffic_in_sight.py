@@ -78,6 +78,18 @@ def test_a_burst_crowds_while_its_turns_are_further_apart_than_the_parts_of_the_
         traffic.see_turn("m", 0.5, "burst", at, tokens=48_000, crowds=True)
 
 
+@pytest.mark.parametrize(("begins_at", "is_other"), [(20.0, False), (0.0, True)])
+def test_a_tenant_that_begins_with_most_of_the_work_is_none_of_the_others_before_any_of_it_waits(
+    traffic, see, begins_at, is_other
+):
+    for at in range(30):
+        see("chats", float(at), crowds=False)
+        if at >= begins_at:
+            see("flood", at + 0.5, crowds=False, tokens=90_000)
+        if at == 24:
+            assert (traffic.demand_of_others(("m",), 5000.0, 25.0)[0] > 5000) is is_other
+
+
 def test_a_tenant_has_no_share_of_the_work_until_it_has_more_than_little(traffic, see):
     see("a", 0.0, crowds=False)
     see("b", 0.1, crowds=False, tokens=3000)
