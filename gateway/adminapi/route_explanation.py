@@ -217,7 +217,9 @@ def _waits_because(
     # As `_look` of own_turn_placements.py has it of a request that waits; this one would come beside those.
     crowds = window.contended and room is not None and room.waiting_of(pending.ctx.tenant.id) > 0
     is_narrow = service_class.background or crowds
-    work_share = dispatch.window.of_all_gateways.work_share(model, pending.ctx.tenant.id)
+    work_share = dispatch.window.of_all_gateways.work_share(
+        model, pending.ctx.tenant.id, service_class.ttft_seconds
+    )
     patient = window.is_patient(service_class.ttft_seconds, is_narrow=is_narrow, work_share=work_share)
     allowed = allowed_routes(preferred, pending.prompt.prompt_tokens, window, patient=patient)
     own_turns = dispatch.acquisition.own_turns

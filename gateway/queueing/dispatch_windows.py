@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
+from math import inf
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,6 +16,7 @@ from policies.admission.filled_workers import (
     FilledWorkers,
     filled_beside_tenants,
     filled_workers,
+    little_work,
     much_demand,
 )
 from policies.admission.traffic_in_sight import TrafficInSight
@@ -27,6 +29,16 @@ with four workers, and 0.3 ms with a thousand."""
 
 WORKERS_MAX = 64
 """Workers whose speeds are averaged."""
+
+
+class KeptWindow(NamedTuple):
+    """The window of a model's workers, and what it was computed from."""
+
+    window: DispatchWindow
+    until: float
+    """Until when it is kept."""
+    ms_per_token: float
+    """The workers' speed."""
 
 
 class DispatchWindows:
@@ -46,8 +58,8 @@ class DispatchWindows:
         self._clock = clock
         self._in_sight = TrafficInSight()
         self._queue: SharedTurns | None = None
-        self._kept: dict[str, tuple[DispatchWindow, float]] = {}
-        """By model: its window, and until when it is kept."""
+        self._kept: dict[str, KeptWindow] = {}
+        """By model."""
 
     def count_gateways(self, queue: SharedTurns) -> None:
         """Let workers be filled; each of the gateways of this queue sees a part of the requests."""
@@ -73,16 +85,16 @@ class DispatchWindows:
         `tokens`: its uncached prompt tokens. `crowds`: the tenant has requests waiting. `flood`: see
         TrafficInSight.see.
         """
-        now = self._clock()
         if self._in_sight.see(
             model,
             target_seconds,
             tenant,
-            now,
+            self._clock(),
             tokens=tokens,
             crowds=crowds,
             flood=flood,
             window_tokens=self._tokens_max,
+            tokens_per_second=self._tokens_per_second(model) if tokens > self._tokens_max else inf,
         ):
             self._kept.clear()  # Of other models, too: they may share workers with this one.
 
@@ -105,15 +117,22 @@ class DispatchWindows:
         ):
             self._kept.clear()
 
-    def work_share(self, model: str, tenant: str) -> float:
-        """Return a tenant's share of the recent work for this model; 0 if no other tenant is in sight."""
-        return self._in_sight.work_share(model, tenant, self._clock())
+    def work_share(self, model: str, tenant: str, target_seconds: float) -> float:
+        """Return a tenant's share of the recent work for this model.
+
+        It is 0 if no other tenant is in sight, or if a worker computes the tenant's work within the TTFT target of
+        its request, `target_seconds`.
+        """
+        kept = self._kept.get(model)
+        ms_per_token = self._ms_per_token(model) if kept is None else kept.ms_per_token
+        little = little_work(target_seconds, ms_per_token=ms_per_token) / self._gateways
+        return self._in_sight.work_share(model, tenant, self._clock(), tokens_min=little)
 
     def of(self, model: str) -> DispatchWindow:
         """Return the window of the model's workers."""
         kept, now = self._kept.get(model), self._clock()
-        if kept is not None and now < kept[1]:
-            return kept[0]
+        if kept is not None and now < kept.until:
+            return kept.window
         models = self._fleet.models_beside(model) | {model}
         demand, ms_per_token = self._in_sight.demand(models, now), self._ms_per_token(model)
         window = dispatch_window(
@@ -126,7 +145,7 @@ class DispatchWindows:
             filled=self._filled(model, models, demand, ms_per_token),
             workers=len(self._fleet.serving(model)),
         )
-        self._kept[model] = window, now + KEPT_SECONDS
+        self._kept[model] = KeptWindow(window, now + KEPT_SECONDS, ms_per_token)
         return window
 
     def _filled(
@@ -140,7 +159,7 @@ class DispatchWindows:
         workers = self._fleet.serving(model)
         if self._queue is None or not demand or any(one.disaggregation for one in workers):
             return None
-        gateways = self._queue.gateways
+        gateways = self._gateways
         if len(demand) == 1:
             if not self._in_sight.has_several_tenants(models, self._clock()):
                 return None
@@ -161,6 +180,15 @@ class DispatchWindows:
             ms_per_token=ms_per_token,
             tokens_max=self._tokens_max,
         )
+
+    @property
+    def _gateways(self) -> int:
+        """How many gateways see a part of the requests each, this one included."""
+        return 1 if self._queue is None else self._queue.gateways
+
+    def _tokens_per_second(self, model: str) -> float:
+        """Return this gateway's part of the prompt tokens that the model's workers compute in a second."""
+        return 1000 * len(self._fleet.serving(model)) / self._ms_per_token(model) / self._gateways
 
     def _ms_per_token(self, model: str) -> float:
         """Return the mean prefill time of a token on the model's workers; any time without a worker."""

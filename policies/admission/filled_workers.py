@@ -110,6 +110,11 @@ def much_demand(workers: int, *, ms_per_token: float) -> float:
     return CROWD_OF_FLEET * workers * 1000 / ms_per_token
 
 
+def little_work(target_seconds: float, *, ms_per_token: float) -> float:
+    """Return the tokens that a worker computes within a TTFT target: less recent work of a tenant is no flood."""
+    return 1000 * target_seconds / ms_per_token
+
+
 def filled_beside_tenants(
     demand: tuple[float, float],
     workers: Sequence[WorkerId],

@@ -3,7 +3,8 @@
     |-- the part before --|-- the part under way --> now       each lasts PART_SECONDS
 
 A tenant's work is what came of it or, if that is more, what had its turn after a wait: of a burst nothing comes
-while it waits.
+while it waits. What came counts for two parts after the last of it: turns of long prompts may be further apart than
+a part lasts.
 
 Which tenants crowd says traffic_in_sight.py. What others would gain, if it were held back, is
 its share of all work: a tenant with a quarter of it that waits near saturation delays others little, a flood delays
@@ -79,11 +80,11 @@ class WorkPart:
 class RecentWork:
     """The work of the last seconds. Times are seconds on any clock; `now`: when the first work comes."""
 
-    __slots__ = ("_before", "_began_at", "_crowded_at", "_demand", "_now", "crowding")
+    __slots__ = ("_before", "_began_at", "_crowded_at", "_demand", "_last_at", "_now", "crowding")
 
     def __init__(self, now: float) -> None:
         self._before, self._now = WorkPart(), WorkPart()
-        self._began_at = now
+        self._began_at = self._last_at = now
         self._demand = TenantDemand(now)
         self._crowded_at: dict[str, float] = {}
         """When each tenant last crowded others out with much of the work."""
@@ -94,6 +95,7 @@ class RecentWork:
         """Count a request of a tenant; `crowds`: the tenant crowds others out."""
         if now - self._began_at > PART_SECONDS:
             self._begin_part(now)
+        self._last_at = now
         if self._now.comes(tenant, tokens):
             if crowds:
                 self._crowd(tenant, now)
@@ -104,6 +106,7 @@ class RecentWork:
         """Count a request of a tenant that has its turn after a wait, while more of it wait."""
         if now - self._began_at > PART_SECONDS:
             self._begin_part(now)
+        self._last_at = now
         if self._now.has_turn(tenant, tokens):
             self._crowd(tenant, now)
 
@@ -136,11 +139,12 @@ class RecentWork:
 
         A tenant that has crowded with much of the work is none of them for CROWDED_SECONDS, and neither are the
         CROWDING_MAX with the most work of those that crowd, if more than `much` tokens of it come in a second: one
-        that asks for less waits as the others do.
+        that asks for less waits as the others do. Neither is a tenant that begins with most of the work of a
+        part: a flood of which no request waits yet, at this gateway.
         """
         if now - self._began_at > PART_SECONDS:
             self._begin_part(now)
-        seconds = now - self._began_at + (PART_SECONDS if self._before.tokens else 0.0)
+        seconds = self._seconds(now)
         crowd = {tenant for tenant, at in self._crowded_at.items() if now - at <= CROWDED_SECONDS}
         crowd.update(nlargest(CROWDING_MAX, self.crowding, key=lambda tenant: self.of_tenant(tenant, now)[0]))
         return self._demand.without(
@@ -150,11 +154,29 @@ class RecentWork:
             or self._demand.tokens_per_second(tenant) > much
         )
 
+    def share_with(self, tenant: str, tokens: int, now: float, *, tokens_per_second: float) -> float:
+        """Return a tenant's share of the work, with a request of so many tokens.
+
+        Of more work than the workers compute, `tokens_per_second`, only as much counts: a flood that asks for many
+        times that would make the work of all others seem little.
+        """
+        own, in_all = self.of_tenant(tenant, now)
+        computed = tokens_per_second * max(PART_SECONDS, self._seconds(now))
+        return (own + tokens) / min(in_all + tokens, max(own + tokens, computed))
+
+    def _seconds(self, now: float) -> float:
+        """Return how long the parts have lasted."""
+        return now - self._began_at + (PART_SECONDS if self._before.tokens else 0.0)
+
     def _begin_part(self, now: float) -> None:
+        came = self._now.came
+        most = max(came, key=came.__getitem__, default="")
+        if came and came[most] > CROWDING_SHARE * self._now.tokens and not self._demand.knows(most):
+            self._crowded_at[most] = now
         self._demand.count(self._now.came, self._now.squares, now)
         self._crowded_at = {
             tenant: at for tenant, at in self._crowded_at.items() if now - at <= CROWDED_SECONDS
         }
-        self._before = self._now if now - self._began_at <= 2 * PART_SECONDS else WorkPart()
+        self._before = self._now if now - self._last_at <= 2 * PART_SECONDS else WorkPart()
         self._now, self._began_at = WorkPart(), now
         self.crowding &= self._before.came.keys() | self._before.had_turns.keys()

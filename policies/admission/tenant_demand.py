@@ -37,6 +37,10 @@ class TenantDemand:
         self._of = faded
         self._total = sum(of[0] for of in faded.values()), sum(of[1] for of in faded.values())
 
+    def knows(self, tenant: str) -> bool:
+        """Return whether a tenant has asked for anything that still counts."""
+        return tenant in self._of
+
     def tokens_per_second(self, tenant: str) -> float:
         """Return the tokens of a tenant that come in a second; 0 while that is not known."""
         found = self._of.get(tenant)

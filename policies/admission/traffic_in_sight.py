@@ -3,7 +3,8 @@
 A tenant crowds if it had requests waiting when its last one came, or when the last one that waited had its turn:
 what waits is in sight, also when nothing more comes of it. So does a tenant that has more than a quarter of the
 work of the last seconds, if its last prompt is longer than the widest window: a few such prompts hold all engines
-before any request waits. Tenants contend if those that crowd have most of the work of the last seconds
+before any request waits. Beside a flood of more than the workers compute, a quarter of what these do is enough.
+Tenants contend if those that crowd have most of the work of the last seconds
 (recent_work.py), while another one does not crowd.
 """
 
@@ -111,13 +112,14 @@ class SeenRequests:
         of_class.add(tokens, now)
         return comes
 
-    def has_much_work(self, tenant: str, tokens: int, now: float) -> bool:
+    def has_much_work(self, tenant: str, tokens: int, now: float, tokens_per_second: float) -> bool:
         """Return whether a tenant has its part of the work of a crowd, a request of so many tokens included.
 
         Tenants that have most of the recent work together hold others up as one does: CROWDING_MAX are counted.
+        `tokens_per_second`: what the workers compute.
         """
-        own, in_all = self.work.of_tenant(tenant, now)
-        return own + tokens > CROWDING_SHARE / CROWDING_MAX * (in_all + tokens)
+        share = self.work.share_with(tenant, tokens, now, tokens_per_second=tokens_per_second)
+        return share > CROWDING_SHARE / CROWDING_MAX
 
 
 class TrafficInSight:
@@ -137,19 +139,20 @@ class TrafficInSight:
         crowds: bool,
         flood: WaitingTotals = NONE_WAITING,
         window_tokens: int | None = None,
+        tokens_per_second: float = inf,
     ) -> bool:
         """Note that a request for this model came; return whether its class comes into sight.
 
         `target_seconds`: the TTFT target of its class. `tokens`: its uncached prompt tokens. `crowds`:
         its tenant has requests waiting. `flood`: what waits of its tenant, if that is most of all that waits.
-        `window_tokens`: the widest window; None: no prompt is longer.
+        `window_tokens`: the widest window; None: no prompt is longer. `tokens_per_second`: what workers compute.
         """
         seen = self._seen.get(model)
         if seen is None:
             seen = self._seen[model] = SeenRequests(now)
         seen.note_flood(flood, now)
         if window_tokens is not None and tokens > window_tokens:
-            crowds = crowds or seen.has_much_work(tenant, tokens, now)
+            crowds = crowds or seen.has_much_work(tenant, tokens, now, tokens_per_second)
         seen.work.add(tenant, tokens, now, crowds=crowds)
         if crowds:
             seen.others.forget(tenant)
@@ -226,13 +229,16 @@ class TrafficInSight:
         crowding = set[str]().union(*(of.work.crowding for of in seen))
         return bool(others - crowding) and len(others | crowding) > 1
 
-    def work_share(self, model: str, tenant: str, now: float) -> float:
-        """Return a tenant's share of the recent work for this model; 0 if no other tenant is in sight."""
+    def work_share(self, model: str, tenant: str, now: float, *, tokens_min: float = 0.0) -> float:
+        """Return a tenant's share of the recent work for this model.
+
+        It is 0 if no other tenant is in sight, or if the tenant's work has no more than `tokens_min` tokens.
+        """
         seen = self._seen.get(model)
         if seen is None or not seen.others.has_besides(tenant, now):
             return 0.0
         own, in_all = seen.work.of_tenant(tenant, now)
-        return own / in_all if in_all else 0.0
+        return own / in_all if own > tokens_min else 0.0
 
     def standing_flood(self, models: Iterable[str], now: float) -> WaitingTotals:
         """Return what waits for these models in floods that have lasted for STANDING_SECONDS."""

@@ -210,7 +210,7 @@ class WorkerAcquisition:
             crowds=tenant in room.tenants,
             flood=room.flood_of(tenant) if room.tenants else NONE_WAITING,
         )
-        work_share = windows.work_share(model, tenant)
+        work_share = windows.work_share(model, tenant, pending.service_class.ttft_seconds)
         return decision, msgspec.structs.replace(asked, work_share=work_share) if work_share else asked
 
     def _preempt_or_refuse(

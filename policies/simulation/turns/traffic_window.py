@@ -35,9 +35,9 @@ class TrafficWindow:
         self._known_of: tuple[float, Sequence[WorkerId]] = (-inf, ())
         """That moment, and the workers that could be filled."""
 
-    def work_share(self, tenant: str, now: float) -> float:
-        """Return a tenant's share of the recent work; 0 if no other tenant is in sight."""
-        return self._in_sight.work_share(MODEL, tenant, now)
+    def work_share(self, tenant: str, now: float, *, tokens_min: float) -> float:
+        """Return a tenant's share of the recent work; see TrafficInSight.work_share."""
+        return self._in_sight.work_share(MODEL, tenant, now, tokens_min=tokens_min)
 
     def see(
         self,
@@ -48,8 +48,9 @@ class TrafficWindow:
         *,
         crowds: bool,
         flood: WaitingTotals,
+        ms_per_token: float,
     ) -> None:
-        """Note that a request came; see TrafficInSight.see."""
+        """Note that a request came; see TrafficInSight.see. `ms_per_token`: the workers' speed."""
         self._known.clear()
         self._in_sight.see(
             MODEL,
@@ -60,6 +61,7 @@ class TrafficWindow:
             crowds=crowds,
             flood=flood,
             window_tokens=self._window_tokens,
+            tokens_per_second=1000 * self._workers / ms_per_token,
         )
 
     def see_turn(

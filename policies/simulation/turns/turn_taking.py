@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from policies.admission.closed_workers import ClosedWorkers
 from policies.admission.dispatch_window import DispatchWindow
+from policies.admission.filled_workers import little_work
 from policies.admission.waiting_bounds import shed_after_seconds
 from policies.cell_turns import QueueProgress, turn_bounds
 from policies.routing.protocol import Route
@@ -66,11 +67,19 @@ class TurnTaking:
         queue = self._queue_of(number)
         crowds = queue.waiting_of(request.tenant) > 0
         flood = queue.flood_of(request.tenant)
+        ms_per_token = self._dispatching.ms_per_token(number)
         self._window_of_traffic.see(
-            service_class, request.tenant, uncached_tokens, now, crowds=crowds, flood=flood
+            service_class,
+            request.tenant,
+            uncached_tokens,
+            now,
+            crowds=crowds,
+            flood=flood,
+            ms_per_token=ms_per_token,
         )
         if arrives:
-            work_share = self._window_of_traffic.work_share(request.tenant, now)
+            little = little_work(service_class.ttft_seconds, ms_per_token=ms_per_token)
+            work_share = self._window_of_traffic.work_share(request.tenant, now, tokens_min=little)
             self._of[number] = request, service_class, work_share
         at_once = not len(queue) and (queue is self._interactive or not len(self._interactive))
         if at_once and queue.by_tag:

@@ -123,7 +123,7 @@ async def test_a_route_is_explained_by_the_windows_beside_tenants_that_crowd(ope
         windows.of = lambda model: window
         waits = []
         for work_share in (0.1, 0.6):
-            windows.work_share = lambda model, tenant, share=work_share: share
+            windows.work_share = lambda model, tenant, target, share=work_share: share
             _, found = await explained(running, "word " * 1000)
             waits.append({each["worker"]: each["waits_because"] for each in found["workers"]})
     assert waits == [{"w0": "kept for shorter prompts", "w1": ""}, {"w0": "kept for other tenants", "w1": ""}]

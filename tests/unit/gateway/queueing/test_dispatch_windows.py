@@ -176,6 +176,24 @@ def test_no_worker_is_kept_from_a_tenant_that_is_alone_again():
     assert windows.of("m").filled is None
 
 
+@pytest.mark.parametrize(("gateways", "shares"), [(1, [0.0, 0.75]), (2, [0.75, 0.75])])
+def test_a_tenant_has_a_share_of_the_work_once_a_worker_computes_it_for_longer_than_the_target(
+    stage, windows, gateways, shares
+):
+    windows.count_gateways(SimpleNamespace(gateways=gateways))
+    windows.note_request("m", CHAT.ttft_seconds, "others", tokens=7000)
+    windows.note_request("m", CHAT.ttft_seconds, "chats", tokens=21_000)
+    assert [windows.work_share("m", "chats", target) for target in (CHAT.ttft_seconds, 0.2)] == shares
+
+
+def test_long_prompts_beside_a_flood_crowd_by_their_share_of_what_the_workers_compute(stage, windows):
+    windows.note_request("m", CHAT.ttft_seconds, "flood", tokens=900_000, crowds=True)
+    windows.note_request("m", CHAT.ttft_seconds, "long", tokens=MOST)
+    assert windows._in_sight.contended(("m",), windows._clock())
+    windows.note_request("m", CHAT.ttft_seconds, "long", tokens=3 * MOST + 1)
+    assert not windows._in_sight.contended(("m",), windows._clock())
+
+
 def test_what_the_settings_say_of_slots_goes_before_what_a_worker_reports(stage):
     worker = next(iter(stage.fleet))
     worker.report = replace(worker.report, slots=8)

@@ -1,5 +1,7 @@
 """How much of the work of the last seconds is of tenants that crowd."""
 
+import pytest
+
 from policies.admission.recent_work import CROWDING_MAX, PART_SECONDS, TENANTS_MAX, RecentWork
 
 
@@ -38,6 +40,24 @@ def test_what_came_long_ago_is_forgotten():
     assert work.tokens(1.5 * PART_SECONDS) == (300, 400)
     assert work.tokens(2.6 * PART_SECONDS) == (0, 100)
     assert work.tokens(9 * PART_SECONDS) == (0, 0)
+
+
+def test_work_counts_for_two_parts_after_it_came_though_nothing_comes_after_it():
+    work = RecentWork(0.0)
+    work.add_turn("burst", 300, 0.0)
+    work.add_turn("burst", 300, 0.9 * PART_SECONDS)
+    assert work.tokens(2.2 * PART_SECONDS) == (600, 600)
+    assert RecentWork(0.0).tokens(2.2 * PART_SECONDS) == (0, 0)
+
+
+def test_of_more_work_than_the_workers_compute_only_as_much_counts_in_a_share():
+    work = RecentWork(0.0)
+    work.add("flood", 900_000, 1.0, crowds=True)
+    shares = [
+        work.share_with("long", 50_000, 1.0, tokens_per_second=speed)
+        for speed in (10_000, 100_000, 2_000_000)
+    ]
+    assert shares == [1.0, 0.25, pytest.approx(1 / 19)]
 
 
 def test_tenants_beyond_the_bound_count_in_the_sum_alone():

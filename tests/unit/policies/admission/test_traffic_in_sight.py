@@ -71,6 +71,44 @@ def test_a_burst_that_waits_crowds_out_others_for_as_long_as_its_requests_have_t
     assert traffic.demand_of_others(("m",), 4000.0, 29.0)[0] < 1500.0
 
 
+def test_a_burst_crowds_while_its_turns_are_further_apart_than_the_parts_of_the_recent_work(traffic, see):
+    see("victim", 0.0, crowds=False)
+    for at in (0.1, 1.9, 4.2, 6.5, 8.8):
+        assert traffic.contended(("m",), at) is (at > 0.1)
+        traffic.see_turn("m", 0.5, "burst", at, tokens=48_000, crowds=True)
+
+
+@pytest.mark.parametrize(("begins_at", "is_other"), [(20.0, False), (0.0, True)])
+def test_a_tenant_that_begins_with_most_of_the_work_is_none_of_the_others_before_any_of_it_waits(
+    traffic, see, begins_at, is_other
+):
+    for at in range(30):
+        see("chats", float(at), crowds=False)
+        if at >= begins_at:
+            see("flood", at + 0.5, crowds=False, tokens=90_000)
+        if at == 24:
+            assert (traffic.demand_of_others(("m",), 5000.0, 25.0)[0] > 5000) is is_other
+
+
+def test_a_tenant_has_no_share_of_the_work_until_it_has_more_than_little(traffic, see):
+    see("a", 0.0, crowds=False)
+    see("b", 0.1, crowds=False, tokens=3000)
+    assert [traffic.work_share("m", "b", 0.1, tokens_min=little) for little in (0, 2999, 3000)] == [
+        0.75,
+        0.75,
+        0,
+    ]
+
+
+def test_a_tenant_with_long_prompts_crowds_beside_a_flood_of_more_than_the_workers_compute(traffic, see):
+    see("flood", 1.0, crowds=True, tokens=900_000)
+    long = partial(traffic.see, "m", 0.5, "long", crowds=False, tokens=48_000, window_tokens=16_384)
+    long(1.1)
+    assert traffic.contended(("m",), 1.1)
+    long(1.2, tokens_per_second=100_000.0)
+    assert not traffic.contended(("m",), 1.2)
+
+
 def test_the_last_turn_of_a_burst_leaves_none_that_crowds(traffic, see):
     see("victim", 0.0, crowds=False)
     assert not traffic.see_turn("m", 0.5, "flood", 0.1, tokens=9000, crowds=False)

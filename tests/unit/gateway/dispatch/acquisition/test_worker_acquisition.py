@@ -69,6 +69,7 @@ def end(stage, request, placement):
 async def test_a_tenant_with_most_of_the_work_leaves_slots_of_an_engine_to_others():
     stage = DispatchStage("a", limits=with_limits(hold=0.1), passed_over_max=4)
     worker = stage.worker("a")
+    learnt_as(stage, "a", ms_per_token=1.0)  # Twice 640 tokens take longer than the target.
     worker.known_slots = 2
     for name in ("victim", "flood", "flood"):
         placed = await acquire(stage, tenant=tenant(name))
