@@ -42,6 +42,8 @@ REQUEST_SECONDS_MAX = 90.0
 NODE_TIMEOUT_MS = 15_000
 WAITING = Path(__file__).parent / "integration"
 """The tests that wait for processes most of the time."""
+WAITING_PART = 0.85
+"""The part of a run in which they are begun."""
 
 # No deadlines: how long a busy machine takes to draw an example says nothing about the example. Derandomized: a
 # commit passes or fails by its content, not by the examples of the day. `make explore` draws new examples.
@@ -86,12 +88,14 @@ def pytest_collection() -> Iterator[Any]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mix files of tests that wait for processes with files of tests that compute: the cores stay busy throughout.
 
-    Several processes of pytest take the files in this order.
+    Several processes of pytest take the files in this order. The last ones compute: a file that waits, taken up at
+    the end, would be waited for by idle cores.
     """
     files = list(dict.fromkeys(item.path for item in items))
     waiting = [file for file in files if WAITING in file.parents]
     computing = [file for file in files if WAITING not in file.parents]
-    places = {file: (at + 0.5) / len(kind) for kind in (waiting, computing) for at, file in enumerate(kind)}
+    places = {file: WAITING_PART * (at + 0.5) / len(waiting) for at, file in enumerate(waiting)}
+    places |= {file: (at + 0.5) / len(computing) for at, file in enumerate(computing)}
     items.sort(key=lambda item: places[item.path])
 
 
