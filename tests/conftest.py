@@ -28,7 +28,9 @@ from gateway.domain.request import GENERATING_SURFACES
 from gateway.queueing.shared import membership
 from gateway.runtime.server import serving
 from gateway.runtime.serving_gateway import ServingGateway
+from gateway.settings.database_address import sqlite_file
 from gateway.settings.sources import load_settings
+from gateway.settings.tree import Settings
 from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.fakes.redis_cluster import ClusterStock, RedisCluster
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -308,6 +310,13 @@ def redis_url(request: pytest.FixtureRequest) -> str:
     return str(servers.url)
 
 
+def _give_tables(settings: Settings, template: Path) -> None:
+    """Let a new SQLite file begin as a copy of the template: making its tables takes longer than most tests."""
+    file = sqlite_file(settings.database.url, Path(settings.state_directory))
+    if file is not None and not file.exists():
+        shutil.copy(template, file)
+
+
 class RunningGateway:
     """A serving gateway with a key for each tenant and an HTTP client."""
 
@@ -373,7 +382,9 @@ NewGateway = Callable[..., AbstractAsyncContextManager[RunningGateway]]
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> NewGateway:
+def gateway(
+    tmp_path: Path, valkey: ValkeyServer, sqlite_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> NewGateway:
     """Return a function that makes gateways: `async with gateway(worker, limits=...) as running`.
 
     Each gateway has two tenants, `acme` and `globex`, on one plan with the given limits; with `tenants={}` it is
@@ -436,6 +447,7 @@ def gateway(tmp_path: Path, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatc
             **{name: str(value) if not isinstance(value, str) else value for name, value in settings.items()},
         }
         loaded = load_settings(None, {}, [f"{name}={value}" for name, value in tree.items()])
+        _give_tables(loaded.settings, sqlite_template)
         # Less than the bound of a test: a request that hangs says which it is.
         patience = aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX)
         async with serving(loaded) as here, aiohttp.ClientSession(timeout=patience) as http:
