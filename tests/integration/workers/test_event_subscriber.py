@@ -5,6 +5,7 @@ import gc
 import os
 from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -30,7 +31,10 @@ from workers.kv_events.wire import decode_batch
 
 @asynccontextmanager
 async def published(port=0, *, replays=True, kept=10_000):
-    publisher = KvEventPublisher("127.0.0.1", port, page_size=2, batches_kept_max=kept)
+    # An XPUB socket is a PUB socket that tells of its subscriptions.
+    with patch.object(zmq, "PUB", zmq.XPUB):
+        publisher = KvEventPublisher("127.0.0.1", port, page_size=2, batches_kept_max=kept)
+    publisher._publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
     task = asyncio.create_task(publisher.replay()) if replays else None
     try:
         yield publisher
@@ -40,6 +44,16 @@ async def published(port=0, *, replays=True, kept=10_000):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         publisher.close()
+
+
+async def subscribed(publisher, count=1):
+    """Wait for so many more subscribers: they hear what is published from now on."""
+    async with asyncio.timeout(60):
+        while count:
+            try:
+                count -= publisher._publisher.recv(zmq.NOBLOCK).startswith(b"\x01")
+            except zmq.Again:
+                await asyncio.sleep(0.005)
 
 
 def source_of(publisher, *, replay=True):
@@ -130,7 +144,7 @@ async def test_a_gap_is_filled_from_the_replay_and_nothing_is_heard_twice(listen
 async def test_a_gap_that_nobody_can_fill_is_told(listen):
     async with published() as publisher:
         listener = listen(source_of(publisher, replay=False))
-        await asyncio.sleep(0.5)
+        await subscribed(publisher)
         publisher.publish(stored(0))
         await listener.until([0])
         publisher._sequence = 5
@@ -142,7 +156,7 @@ async def test_a_replay_that_does_not_answer_is_not_waited_for_without_end(liste
     monkeypatch.setattr("workers.kv_events.replay.REPLAY_SECONDS_MAX", 0.2)
     async with published(replays=False) as publisher:
         listener = listen(source_of(publisher))
-        await asyncio.sleep(0.4)
+        await subscribed(publisher)
         publisher.publish(stored(0))
         await listener.until([0])
 
@@ -151,12 +165,12 @@ async def test_an_engine_that_begins_anew_is_noticed(listen):
     port = free_ports(2)[0]
     async with published(port) as publisher:
         listener = listen(source_of(publisher, replay=False))
-        await asyncio.sleep(0.5)
+        await subscribed(publisher)
         for number in range(3):
             publisher.publish(stored(number))
         await listener.until([0, 1, 2])
     async with published(port) as publisher:
-        await asyncio.sleep(0.5)
+        await subscribed(publisher)
         publisher.publish(stored(0))
         await listener.until([0, 1, 2, FeedNotice.RESTARTED, 0])
 
@@ -290,7 +304,7 @@ async def test_an_engine_whose_clock_stepped_back_as_it_began_anew_is_heard_at_o
     monkeypatch.setattr("workers.engine_server.kv_events.time", SimpleNamespace(time=lambda: 1000.0))
     async with published(port) as publisher:
         listener.subscriber.source = source_of(publisher)
-        await asyncio.sleep(0.5)
+        await subscribed(publisher)
         publisher.publish(stored(0))
         await listener.until([0, 1, 2, FeedNotice.RESTARTED, 0])
         publisher.publish(stored(1))
@@ -371,13 +385,13 @@ async def test_a_message_that_is_too_large_is_not_taken(listen, monkeypatch):
     monkeypatch.setattr("workers.kv_events.replay.REPLAY_SECONDS_MAX", 0.5)
     async with published() as publisher:
         listener = listen(source_of(publisher))
+        await subscribed(publisher)
         publisher.publish(stored(0))
         await listener.until([0])
         publisher.publish([BlockStored(number, None, (1, 2), "") for number in range(1000)])
-        await asyncio.sleep(0.3)
-        publisher.publish(stored(2))
-        await asyncio.sleep(1.0)
         # The connection is cut, comes back, and what was too large is a gap.
+        await subscribed(publisher)
+        publisher.publish(stored(2))
         publisher.publish(stored(3))
         async with asyncio.timeout(60):
             while 3 not in listener.heard:
