@@ -6,7 +6,8 @@ CHAOS_ARGS ?=
 SOAK_ARGS ?=
 PYTEST_ARGS ?=
 SCREENSHOT_ARGS ?=
-TEST_PROCESSES ?= 4
+# Tests wait for processes more than half of the time: three for each of two cores keep both busy.
+TEST_PROCESSES ?= 6
 # Tests start hundreds of Python processes: without bytecode files each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 TORCH ?= cpu
@@ -47,7 +48,7 @@ test-redis: .venv/.dev ## Run the tests of scripts and connections on Debian's R
 check: .venv/.dev ## Check format, lint, types and import layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 
 test-engine-alone: ## Test a copy of the embedded engine under Python 3.12 with its four packages (ENGINE_PYTHON: a Python that has them, or any 3.12)

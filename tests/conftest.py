@@ -28,7 +28,9 @@ from gateway.domain.request import GENERATING_SURFACES
 from gateway.queueing.shared import membership
 from gateway.runtime.server import serving
 from gateway.runtime.serving_gateway import ServingGateway
+from gateway.settings.database_address import sqlite_file
 from gateway.settings.sources import load_settings
+from gateway.settings.tree import Settings
 from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.fakes.redis_cluster import ClusterStock, RedisCluster
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -42,6 +44,8 @@ REQUEST_SECONDS_MAX = 90.0
 NODE_TIMEOUT_MS = 15_000
 WAITING = Path(__file__).parent / "integration"
 """The tests that wait for processes most of the time."""
+WAITING_PART = 0.85
+"""The part of a run in which they are begun."""
 
 # No deadlines: how long a busy machine takes to draw an example says nothing about the example. Derandomized: a
 # commit passes or fails by its content, not by the examples of the day. `make explore` draws new examples.
@@ -86,12 +90,14 @@ def pytest_collection() -> Iterator[Any]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mix files of tests that wait for processes with files of tests that compute: the cores stay busy throughout.
 
-    Several processes of pytest take the files in this order.
+    Several processes of pytest take the files in this order. The last ones compute: a file that waits, taken up at
+    the end, would be waited for by idle cores.
     """
     files = list(dict.fromkeys(item.path for item in items))
     waiting = [file for file in files if WAITING in file.parents]
     computing = [file for file in files if WAITING not in file.parents]
-    places = {file: (at + 0.5) / len(kind) for kind in (waiting, computing) for at, file in enumerate(kind)}
+    places = {file: WAITING_PART * (at + 0.5) / len(waiting) for at, file in enumerate(waiting)}
+    places |= {file: (at + 0.5) / len(computing) for at, file in enumerate(computing)}
     items.sort(key=lambda item: places[item.path])
 
 
@@ -304,6 +310,13 @@ def redis_url(request: pytest.FixtureRequest) -> str:
     return str(servers.url)
 
 
+def _give_tables(settings: Settings, template: Path) -> None:
+    """Let a new SQLite file begin as a copy of the template: making its tables takes longer than most tests."""
+    file = sqlite_file(settings.database.url, Path(settings.state_directory))
+    if file is not None and not file.exists():
+        shutil.copy(template, file)
+
+
 class RunningGateway:
     """A serving gateway with a key for each tenant and an HTTP client."""
 
@@ -369,7 +382,9 @@ NewGateway = Callable[..., AbstractAsyncContextManager[RunningGateway]]
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> NewGateway:
+def gateway(
+    tmp_path: Path, valkey: ValkeyServer, sqlite_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> NewGateway:
     """Return a function that makes gateways: `async with gateway(worker, limits=...) as running`.
 
     Each gateway has two tenants, `acme` and `globex`, on one plan with the given limits; with `tenants={}` it is
@@ -432,6 +447,7 @@ def gateway(tmp_path: Path, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatc
             **{name: str(value) if not isinstance(value, str) else value for name, value in settings.items()},
         }
         loaded = load_settings(None, {}, [f"{name}={value}" for name, value in tree.items()])
+        _give_tables(loaded.settings, sqlite_template)
         # Less than the bound of a test: a request that hangs says which it is.
         patience = aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX)
         async with serving(loaded) as here, aiohttp.ClientSession(timeout=patience) as http:

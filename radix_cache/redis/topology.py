@@ -45,7 +45,7 @@ def spread_tags(names: tuple[str, ...], first: int = 0) -> tuple[str, ...]:
     """Return a hash tag for each name, so that the tags divide the cluster's slots evenly.
 
     All slots are cut into as many equal parts as there are names, and each tag's slot is in a part of its own. A
-    name that is in its part already is its own tag. `first` is the part of the first name, modulo their number.
+    name that is in its part already is its own tag. `first` is the part of the first name.
     """
     parts = len(names)
     return tuple(_tag_within(name, (first + at) % parts, parts) for at, name in enumerate(names))

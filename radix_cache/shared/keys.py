@@ -132,7 +132,7 @@ class Keys:
         names = tuple(f"ix:{shard:02}" for shard in range(self.shards))
         if self.layout > 2:
             # Deployments that share a cluster have their shards of one number in different places.
-            names = spread_tags(names, first=crc32(self.prefix.encode()))
+            names = spread_tags(names, first=crc32(self.prefix.encode()) % len(names))
         tags = {shard: f"{self._prefix}:{{{name}}}" for shard, name in enumerate(names)}
         return {**tags, REGISTRY: f"{self._prefix}:{{ix:all}}"}
 

@@ -13,7 +13,7 @@ import redis
 
 from gateway.process.embedded_valkey import find_server_binary
 from tests.stage.ports import free_ports
-from workers.launching.child_process import die_with_parent
+from tests.stage.server_program import start_program
 
 SLOTS = 16384
 READY_SECONDS_MAX = 30.0
@@ -71,7 +71,7 @@ class Node:
         }
         words = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
         command = [server_binary(), *words, *self._options]
-        self.process = subprocess.Popen(command, preexec_fn=die_with_parent)
+        self.process = start_program(command)
         until(self.answers, "a server of the cluster does not start")
 
     def answers(self) -> bool:

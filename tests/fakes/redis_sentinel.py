@@ -8,7 +8,7 @@ import redis
 
 from tests.fakes.redis_cluster import server_binary, until
 from tests.stage.ports import free_ports
-from workers.launching.child_process import die_with_parent
+from tests.stage.server_program import start_program
 
 SERVICE = "main"
 
@@ -26,7 +26,7 @@ class WatchedNode:
         """Start the server and wait until it answers."""
         self._directory.mkdir(exist_ok=True)
         words = [*options, "--port", str(self.port), "--dir", str(self._directory), "--logfile", "log"]
-        self.process = subprocess.Popen([server_binary(), *words], preexec_fn=die_with_parent)
+        self.process = start_program([server_binary(), *words])
         until(self._answers, "a server that a sentinel watches does not start")
 
     @property

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from tests.fakes.redis_cluster import server_binary
-from workers.launching.child_process import die_with_parent
+from tests.stage.server_program import start_program
 
 READY_SECONDS_MAX = 60.0
 
@@ -32,7 +32,7 @@ class ValkeyServer:
         options = ["--port", "0", "--unixsocket", str(self.socket), "--save", ""]
         options += ["--appendonly", "yes" if self._keeps else "no"]
         options += ["--dir", str(self.directory), "--logfile", "log"]
-        self.process = subprocess.Popen([server_binary(), *options], preexec_fn=die_with_parent)
+        self.process = start_program([server_binary(), *options])
         deadline = time.monotonic() + READY_SECONDS_MAX
         while not self._accepts():
             assert time.monotonic() < deadline, "Valkey does not start"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Set
+from functools import cache
 
 from gateway.settings.error_messages import setting_paths
 from gateway.settings.tree import Settings
@@ -28,14 +29,19 @@ def misspelt_variables(environment: Mapping[str, str], referred: Set[str]) -> It
 
     Variables in `referred` are skipped: settings refer to them by `${env:NAME}`.
     """
-    right = {name.replace(".", "").replace("_", ""): name for name in setting_paths(Settings)}
     for name in sorted(environment):
         if not name.startswith(_PREFIX_START) or name.startswith(ENVIRONMENT_PREFIX) or name in referred:
             continue
         if _KUBERNETES_NAME.search(name) or _KUBERNETES_VALUE.match(environment[name]):
             continue
-        meant = right.get(name.removeprefix(_PREFIX_START).replace("_", "").lower())
+        meant = _settings_by_letters().get(name.removeprefix(_PREFIX_START).replace("_", "").lower())
         hint = f"names of settings begin with {ENVIRONMENT_PREFIX}"
         if meant is not None:
             hint = f"write {ENVIRONMENT_PREFIX}{meant.replace('.', '__').upper()}"
         yield f"environment {name}: not a setting; {hint}"
+
+
+@cache
+def _settings_by_letters() -> Mapping[str, str]:
+    """Return the paths of all settings by their letters, without dots and underscores."""
+    return {name.replace(".", "").replace("_", ""): name for name in setting_paths(Settings)}

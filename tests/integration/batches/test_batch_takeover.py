@@ -25,6 +25,7 @@ async def test_another_gateway_goes_on_where_one_was_killed(own_postgres, valkey
         settings = {
             "redis": {"url": valkey.url, "prefix": "batch-takeover"},
             "database": {"url": own_postgres.url(), "upgrade": "always"},
+            "drain": {"notice_seconds": 0},
             "deployment_secret": SECRET,
             "workers": [{"id": "w0", "kind": "sglang", "url": worker.url}],
             "tenants": [{"id": "acme", "keys": [{"id": key.id, "hash": key.hash}]}],

@@ -10,9 +10,8 @@ NUL = "%00"
 
 
 @pytest.fixture
-async def running(gateway, database_url):
-    settings = {"database.url": database_url, "database.upgrade": "always"}
-    async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
+async def running(gateway, tables_url):
+    async with ScriptedWorker() as worker, gateway(worker, **{"database.url": tables_url}) as running:
         # There is something, so that it is looked into.
         await test_message_batches.create(running, test_message_batches.asked("a"))
         yield running

@@ -21,7 +21,7 @@ from radix_cache import loop_yield
 from radix_cache.shared.feed_lease_store import FeedKnowledge
 from tests.fakes.feed_gateway import SPACE
 from tests.integration.kv_index.test_kv_event_feeds import chain
-from tests.integration.workers.test_event_subscriber import published, source_of
+from tests.integration.workers.test_event_subscriber import published, source_of, subscribed
 from tests.stage.ports import free_port
 from workers.engine.kv.kv_events import BlockRemoved, Cleared
 
@@ -223,7 +223,7 @@ async def test_a_gap_that_nobody_fills_is_known_to_all_and_live_events_go_on(joi
         writer = gateways[0]
         await writer.until(lambda: all(each.warm for each in gateways if each.feeds.role("w")))
         await writer.until(lambda: sorted(each.feeds.role("w") for each in gateways) == [0, 1, 2])
-        await asyncio.sleep(0.3)
+        await subscribed(publisher, 2)
         publisher.publish(chain(10, 2))
         await writer.until(lambda: all("w" in each.index.followed and each.held == 2 for each in gateways))
         publisher._sequence += 3

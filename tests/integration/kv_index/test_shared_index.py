@@ -139,6 +139,9 @@ async def test_predictions_are_sent_once_there_is_another_gateway(gateway, redis
 
 async def test_a_prediction_that_failed_is_withdrawn_everywhere(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as one, gateway(worker) as other:
+        for each in (one, other):
+            parts = index_of(each)
+            await each.until(lambda of=parts: of.reader.up and not of.index.is_alone())
         worker.then(silent=True)
         call = asyncio.create_task(asked(one, LONG))
         await other.until(lambda: index_of(other).index.replica.predictions == 1)

@@ -76,6 +76,7 @@ async def test_a_database_that_is_away_and_a_gateway_that_is_killed_lose_nothing
         settings = {
             "redis": {"url": valkey.url, "prefix": "usage-outage"},
             "database": {"url": url, "upgrade": "always"},
+            "drain": {"notice_seconds": 0},
             "deployment_secret": SECRET,
             "workers": [{"id": "w0", "kind": "sglang", "url": worker.url}],
             "tenants": [{"id": "acme", "keys": [{"id": key.id, "hash": key.hash}]}],

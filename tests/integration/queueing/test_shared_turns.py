@@ -17,6 +17,7 @@ from tests.fakes.scripted_worker import ScriptedWorker
 
 ONE_AT_A_TIME = {"queueing.release_window_tokens": "1", "queueing.within": "fcfs"}
 PLANS = {"plans": json.dumps([{"name": "plan"}, {"name": "big", "weight": 3}])}
+RATED_TOKENS_PER_SECOND = 20
 TENANTS = {"acme": {}, "globex": {"plan": "big"}}
 
 
@@ -93,7 +94,10 @@ async def test_tenants_share_by_weight_however_many_gateways_they_come_through(g
 async def test_cold_prompts_at_one_moment_spread_through_two_gateways_as_through_one(gateway, count, policy):
     async with AsyncExitStack() as stack:
         workers = [await stack.enter_async_context(ScriptedWorker()) for _ in range(4)]
-        settings = {"routing.policy": policy}
+        # So slow that none of them has computed a prompt before all prompts are there, also on a busy machine.
+        rated = {"kind": "sglang", "prefill_tokens_per_second": RATED_TOKENS_PER_SECOND}
+        entries = [{"id": f"w{at}", "url": worker.url, **rated} for at, worker in enumerate(workers)]
+        settings = {"routing.policy": policy, "workers": json.dumps(entries)}
         gateways = [await stack.enter_async_context(gateway(*workers, **settings)) for _ in range(count)]
         if count > 1:
             await together(*gateways)
@@ -104,7 +108,7 @@ async def test_cold_prompts_at_one_moment_spread_through_two_gateways_as_through
         for release in releases:
             release.set()
         assert set(await asyncio.gather(*calls)) == {200}
-        # On a busy machine time passes between them, in which a worker may compute some of its prompts.
+        # Two gateways hear a moment later of each other's placements.
         assert all(3 <= len(worker.seen) <= 5 for worker in workers)
 
 

@@ -29,6 +29,7 @@ async def test_a_long_stream_leaves_memory_as_it_was(tmp_path, valkey, path):
         settings = {
             "redis": {"url": valkey.url, "prefix": tmp_path.name.replace("_", "-")[-40:]},
             "database": {"url": "none"},
+            "drain": {"notice_seconds": 0},
             "deployment_secret": "a secret of the tests",
             "workers": [{"id": "w0", "kind": "sglang", "url": worker.url}],
         }

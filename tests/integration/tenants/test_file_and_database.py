@@ -2,7 +2,6 @@
 
 import pytest
 
-from gateway.database import schema
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.row_conversion import StoredKey
 from gateway.database.tenant_store import TenantStore
@@ -34,10 +33,9 @@ def file_of(settings):
 
 
 @pytest.fixture
-async def store(tmp_path):
+async def store(sqlite_tables_url, tmp_path):
     """It has the plan `p` too, and for `acme` another key."""
-    database = Database("sqlite:///t.db", tmp_path)
-    await schema.upgrade(database)
+    database = Database(sqlite_tables_url, tmp_path)
     store = TenantStore(database)
     async with store.change() as change:
         await change.put_plan(plan(2))

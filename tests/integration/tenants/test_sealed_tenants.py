@@ -1,11 +1,9 @@
 """A gateway that starts while the database is away serves the tenants that were last known, for a bounded time."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from gateway.database import schema
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.row_conversion import StoredKey
 from gateway.database.tenant_store import TenantStore
@@ -35,9 +33,8 @@ class Outage(TenantStore):
 
 
 @pytest.fixture
-async def store(tmp_path):
-    opened = Database(f"sqlite:///{tmp_path}/tenants.db", Path())
-    await schema.upgrade(opened)
+async def store(sqlite_tables_url, tmp_path):
+    opened = Database(sqlite_tables_url, tmp_path)
     yield Outage(opened)
     await opened.close()
 

@@ -85,6 +85,7 @@ async def limited(tmp_path, valkey):
         settings = {
             "redis": {"url": valkey.url, "prefix": tmp_path.name.replace("_", "-")[-40:]},
             "database": {"url": "none"},
+            "drain": {"notice_seconds": 0},
             "deployment_secret": "a secret of the tests",
             "workers": [{"id": "w0", "kind": "sglang", "url": worker.url}],
         }

@@ -237,11 +237,8 @@ def kept(identity, tenant="t", size=10):
 
 
 @pytest.fixture
-async def database(database_url, tmp_path):
-    opened = Database(database_url, tmp_path)
-    from gateway.database import schema
-
-    await schema.upgrade(opened)
+async def database(tables_url, tmp_path):
+    opened = Database(tables_url, tmp_path)
     yield opened
     await opened.close()
 

@@ -5,6 +5,7 @@ import gc
 import os
 from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -19,18 +20,16 @@ from workers.engine_server.kv_events import KvEventPublisher
 from workers.kv_events.batch_order import FeedNotice
 from workers.kv_events.bounded_socket import MESSAGE_BYTES_MAX
 from workers.kv_events.source import EventSource
-from workers.kv_events.subscriber import (
-    BURST_SECONDS,
-    BYTES_PER_SECOND_MAX,
-    KvEventSubscriber,
-    TooManyEvents,
-)
+from workers.kv_events.subscriber import BURST_SECONDS, KvEventSubscriber, TooManyEvents
 from workers.kv_events.wire import decode_batch
 
 
 @asynccontextmanager
 async def published(port=0, *, replays=True, kept=10_000):
-    publisher = KvEventPublisher("127.0.0.1", port, page_size=2, batches_kept_max=kept)
+    # An XPUB socket is a PUB socket that tells of its subscriptions.
+    with patch.object(zmq, "PUB", zmq.XPUB):
+        publisher = KvEventPublisher("127.0.0.1", port, page_size=2, batches_kept_max=kept)
+    publisher._publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
     task = asyncio.create_task(publisher.replay()) if replays else None
     try:
         yield publisher
@@ -40,6 +39,16 @@ async def published(port=0, *, replays=True, kept=10_000):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         publisher.close()
+
+
+async def subscribed(publisher, count=1):
+    """Wait for so many more subscribers: they hear what is published from now on."""
+    async with asyncio.timeout(60):
+        while count:
+            try:
+                count -= publisher._publisher.recv(zmq.NOBLOCK).startswith(b"\x01")
+            except zmq.Again:
+                await asyncio.sleep(0.005)
 
 
 def source_of(publisher, *, replay=True):
@@ -130,7 +139,7 @@ async def test_a_gap_is_filled_from_the_replay_and_nothing_is_heard_twice(listen
 async def test_a_gap_that_nobody_can_fill_is_told(listen):
     async with published() as publisher:
         listener = listen(source_of(publisher, replay=False))
-        await asyncio.sleep(0.5)
+        await subscribed(publisher)
         publisher.publish(stored(0))
         await listener.until([0])
         publisher._sequence = 5
@@ -142,7 +151,7 @@ async def test_a_replay_that_does_not_answer_is_not_waited_for_without_end(liste
     monkeypatch.setattr("workers.kv_events.replay.REPLAY_SECONDS_MAX", 0.2)
     async with published(replays=False) as publisher:
         listener = listen(source_of(publisher))
-        await asyncio.sleep(0.4)
+        await subscribed(publisher)
         publisher.publish(stored(0))
         await listener.until([0])
 
@@ -151,12 +160,12 @@ async def test_an_engine_that_begins_anew_is_noticed(listen):
     port = free_ports(2)[0]
     async with published(port) as publisher:
         listener = listen(source_of(publisher, replay=False))
-        await asyncio.sleep(0.5)
+        await subscribed(publisher)
         for number in range(3):
             publisher.publish(stored(number))
         await listener.until([0, 1, 2])
     async with published(port) as publisher:
-        await asyncio.sleep(0.5)
+        await subscribed(publisher)
         publisher.publish(stored(0))
         await listener.until([0, 1, 2, FeedNotice.RESTARTED, 0])
 
@@ -176,13 +185,15 @@ async def test_nonsense_is_passed_over(listen):
     context.term()
 
 
-async def test_a_publisher_that_sends_too_much_loses_its_listener():
+async def test_a_publisher_that_sends_too_much_loses_its_listener(monkeypatch):
+    # So little that the slowest machine sends more.
+    monkeypatch.setattr("workers.kv_events.subscriber.BYTES_PER_SECOND_MAX", 1024)
     context = zmq.asyncio.Context()
     publisher = context.socket(zmq.PUB)
     publisher.setsockopt(zmq.SNDHWM, 8)
     port = publisher.bind_to_random_port("tcp://127.0.0.1")
     subscriber = KvEventSubscriber(EventSource(endpoint=f"tcp://127.0.0.1:{port}"), context)
-    removed = msgspec.msgpack.encode([1.0, [["BlockRemoved", list(range(400_000))]]])
+    removed = msgspec.msgpack.encode([1.0, [["BlockRemoved", list(range(2_000))]]])
     heard = 0
 
     async def listen():
@@ -198,7 +209,7 @@ async def test_a_publisher_that_sends_too_much_loses_its_listener():
         await asyncio.sleep(0.01)
     with pytest.raises(TooManyEvents):
         await listening
-    assert 0 < heard * len(removed) <= BURST_SECONDS * BYTES_PER_SECOND_MAX * 2
+    assert 0 < heard * len(removed) <= BURST_SECONDS * 1024 * 2
     publisher.close(linger=0)
     context.term()
 
@@ -290,7 +301,7 @@ async def test_an_engine_whose_clock_stepped_back_as_it_began_anew_is_heard_at_o
     monkeypatch.setattr("workers.engine_server.kv_events.time", SimpleNamespace(time=lambda: 1000.0))
     async with published(port) as publisher:
         listener.subscriber.source = source_of(publisher)
-        await asyncio.sleep(0.5)
+        await subscribed(publisher)
         publisher.publish(stored(0))
         await listener.until([0, 1, 2, FeedNotice.RESTARTED, 0])
         publisher.publish(stored(1))
@@ -371,13 +382,13 @@ async def test_a_message_that_is_too_large_is_not_taken(listen, monkeypatch):
     monkeypatch.setattr("workers.kv_events.replay.REPLAY_SECONDS_MAX", 0.5)
     async with published() as publisher:
         listener = listen(source_of(publisher))
+        await subscribed(publisher)
         publisher.publish(stored(0))
         await listener.until([0])
         publisher.publish([BlockStored(number, None, (1, 2), "") for number in range(1000)])
-        await asyncio.sleep(0.3)
-        publisher.publish(stored(2))
-        await asyncio.sleep(1.0)
         # The connection is cut, comes back, and what was too large is a gap.
+        await subscribed(publisher)
+        publisher.publish(stored(2))
         publisher.publish(stored(3))
         async with asyncio.timeout(60):
             while 3 not in listener.heard:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import ApiKeySettings, LimitSettings, TenantSettings
@@ -38,9 +37,8 @@ class KeyStage:
 
 
 @pytest.fixture
-async def stage(tmp_path):
-    database = Database("sqlite:///t.db", tmp_path)
-    await schema.upgrade(database)
+async def stage(sqlite_tables_url, tmp_path):
+    database = Database(sqlite_tables_url, tmp_path)
     store = TenantStore(database)
     async with store.change() as change:
         await change.put_tenant(TenantSettings(id="acme"))

@@ -149,7 +149,7 @@ def test_every_codec_of_the_kv_cache_is_read_in_both_kernels(kv_dtype: KvDtype) 
 
 @pytest.mark.parametrize("window", [None, 7, 40])
 def test_a_long_context_among_short_ones_is_split_and_merged(window: int | None) -> None:
-    case = Case(shapes=[(3, 1), (300, 1), (150, 4), (0, 1)], trees=[TREES[0]], window=window)
+    case = Case(shapes=[(3, 1), (130, 1), (70, 4), (0, 1)], trees=[TREES[0]], window=window)
     with patch.object(tiles, "SPLIT_KEYS_MIN", 16):
         check(case)
 

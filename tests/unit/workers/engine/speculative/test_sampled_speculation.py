@@ -107,7 +107,7 @@ def drawn(target: Decoder, draft: Decoder, params: dict[str, Any], seed: int) ->
     scheduler = Scheduler(
         PrefixTree(BlockPool(BLOCKS, SIZE)),
         token_budget=100_000,
-        running_max=64,
+        running_max=256,
         waiting_max=DRAWS,
         speculation=speculation,
     )

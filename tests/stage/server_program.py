@@ -1,0 +1,28 @@
+"""The start of a server program by a test process.
+
+`subprocess` copies the memory map of its process for a `preexec_fn`, and for a process with all tests that takes a
+tenth of a second of CPU, now and in the page faults that follow. util-linux's setpriv does the same without it.
+"""
+
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+
+from workers.launching.child_process import die_with_parent
+
+SETPRIV = ("setpriv", "--pdeathsig", "TERM")
+
+
+def start_program(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a program that the kernel ends with the thread that started it, where it can."""
+    if _has_setpriv():
+        return subprocess.Popen([*SETPRIV, *command])
+    return subprocess.Popen(command, preexec_fn=die_with_parent)
+
+
+@cache
+def _has_setpriv() -> bool:
+    try:
+        return subprocess.run([*SETPRIV, "true"], capture_output=True).returncode == 0
+    except OSError:
+        return False
