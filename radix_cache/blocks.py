@@ -98,6 +98,7 @@ class BlockHasher:
         return BlockHash(xxh3_64_intdigest(_PAIR.pack(previous, self.local_hashes(tokens)[0]), self.seed))
 
     def _chain(self, data: memoryview, previous: int | None = None) -> Hashes:
+        """Cut packed tokens into full blocks, and return their chained hashes."""
         size, seed, pack = self.block_size * TOKEN_BYTES, self.seed, _PAIR.pack
         blocks = Struct(f"{size}s").iter_unpack(data[: len(data) - len(data) % size])
         chained = []

@@ -140,8 +140,8 @@ class FileStore:
         async with self._database.begin() as connection:
             await connection.execute(discarding.values(state=GONE))
 
-    async def leftovers(self) -> Sequence[StoredFile]:
-        """Return some of the files with a content to delete: deleted, expired, or never completed."""
+    async def take_leftovers(self) -> Sequence[StoredFile]:
+        """Mark expired files as gone, and return some of the files that are gone and whose content is to be deleted."""
         if not await schema.has_tables(self._database):
             return []
         late = and_(files.c.expires_ms <= self._now_ms(), ~_read_by_a_batch())

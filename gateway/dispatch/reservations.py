@@ -5,7 +5,8 @@
     finally: reservations.settle(ctx, lease, progress, prices)
 
 Quota is settled to what was used (charged_tokens.py): nothing for a request that no worker took, the prompt and the
-tokens that came for a stream that was cut, the worker's own count for an answer that was completed. Settling is
+tokens that came for a stream that was cut, the worker's own count for an answer that was completed, an estimate
+for a whole answer whose client hung up. Settling is
 never awaited.
 """
 

@@ -112,7 +112,7 @@ class TenantFiles:
 
     async def sweep(self) -> int:
         """Delete the contents of deleted and expired files, and return how many they were."""
-        leftovers = await self.store.leftovers()
+        leftovers = await self.store.take_leftovers()
         for file in leftovers:
             await self._erase(file)
         return len(leftovers)

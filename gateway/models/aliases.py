@@ -1,7 +1,7 @@
 """Other names of models in requests: exact names, and patterns such as `claude-*`, for all tenants or for one.
 
 A name is looked up in this order: the tenant's own aliases, the models, the aliases of all tenants. Among aliases
-an exact name comes before patterns, and patterns come in the order of the settings.
+an exact name comes before patterns, and patterns come in the order of the settings. `find` of catalogue.py does it.
 """
 
 from collections.abc import Iterable, Mapping

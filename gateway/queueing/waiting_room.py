@@ -239,14 +239,14 @@ class WaitingRoom(Generic[Placed]):
     async def _until_wait_ends(self, ticket: Ticket, wait_end: WaitEnd | None) -> AsyncIterator[None]:
         """End the wait in time. Raises AdmissionTimeout, or the error of what ends the wait sooner."""
         seconds = self.rules.waiting_seconds_max
-        longest = WaitEnd(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry))
-        if wait_end is not None and wait_end.until < longest.until:
-            longest = wait_end
+        end = WaitEnd(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry))
+        if wait_end is not None and wait_end.until < end.until:
+            end = wait_end
         try:
-            async with asyncio.timeout(longest.until - self._clock()):
+            async with asyncio.timeout(end.until - self._clock()):
                 yield
         except TimeoutError:
-            raise longest.error(self.retry_after(ticket.tenant)) from None
+            raise end.error(self.retry_after(ticket.tenant)) from None
 
     def _leave(self, waiter: Waiter[Placed]) -> None:
         """Remove a waiter, and give back a turn that came in the same moment."""

@@ -35,16 +35,16 @@ async def drain(here: ServingGateway, at_once: asyncio.Event, *, notice_seconds:
             *(running_count, "" if running_count == 1 else "s"),
         )
     here.gateway.drain_state.ready = False
-    await _unless(at_once, asyncio.sleep(notice_seconds))
+    await _do_until(at_once, asyncio.sleep(notice_seconds))
     here.gateway.stop_accepting()
-    await _unless(at_once, _wait_for_work(here))
+    await _do_until(at_once, _close_and_wait(here))
     here.gateway.drain_state.cancel_requests()
     await here.gateway.drain_state.wait_for_requests(CANCELLED_SECONDS_MAX)
     await here.runner.close_connections()
 
 
-async def _wait_for_work(here: ServingGateway) -> None:
-    """Wait up to `drain.seconds` for running requests of clients, rows of batches and background responses.
+async def _close_and_wait(here: ServingGateway) -> None:
+    """Close the listeners, and wait up to `drain.seconds` for requests, rows of batches and background responses.
 
     Requests of clients, streams included, are waited for as the runner of their listener stops: first by
     `wait_before_aiohttp_closes` of gateway/web/tenant_app.py for all inference requests, then by aiohttp for the
@@ -60,7 +60,7 @@ async def _wait_for_work(here: ServingGateway) -> None:
                 drains.create_task(background.drain(seconds))
 
 
-async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+async def _do_until(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
     """Do the work, or abandon it when the event comes first."""
     task, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
     await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
 """Rules that let work in or keep it waiting: windows of workers, bounds of waiting rooms, limits, retry budgets.
 
 Start with dispatch_window.py (how much work may be ahead of an engine?) and waiting_bounds.py (may another request
-wait, and for how long?). window_sizes.py says how wide the windows are, window_room.py whether a request may be
+wait?). window_sizes.py says how wide the windows are, window_room.py whether a request may be
 sent to a worker now, hold.py whether it rather waits for a better one, closed_workers.py which workers earlier
 requests wait for, search_bounds.py how many requests a search passes over. traffic_in_sight.py is what window_sizes
 knows of classes and tenants (recent_work.py: of their work; tenant_demand.py: of what each asks for).

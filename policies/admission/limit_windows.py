@@ -20,8 +20,8 @@ charges let it drain sooner than its receipt says; a refund in the time between 
 requests. It is at most what those earlier refunds have freed, and all such refunds together are at most what was
 reserved and not used (tests/property/test_late_refunds.py). Fixed windows are exact.
 
-gateway/quotas/lua/windows.lua repeats this inside Redis, and decisions.lua beside it the wait until a refused cost
-fits; one test suite holds both to the same results.
+gateway/quotas/lua/windows.lua repeats this inside Redis, and decisions.lua beside it what is left and the wait
+until a refused cost fits; one test suite holds both to the same results.
 """
 
 from dataclasses import dataclass

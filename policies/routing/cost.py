@@ -267,26 +267,27 @@ class CostPolicy:
         charges: Sequence[Charges],
     ) -> list[CostRoute]:
         """Return the route to each worker, with the sum of all terms."""
-        options, routes, home = self.options, [], 0
+        options, routes, longest_match = self.options, [], 0
         if query.session is not None and options.stay:
             # A session's worker is the one that holds its longest prefix.
-            home = max(map(MATCHED_TOKENS, prefills))
+            longest_match = max(map(MATCHED_TOKENS, prefills))
         for candidate, prefill, use, charge in zip(candidates, prefills, uses, charges, strict=True):
             worker, wait, own = candidate.worker, prefill.wait_ms, prefill.own_ms
             price, harm, copy = charge.price_ms, charge.harm_ms, charge.copy_ms
             age, start = worker.age_seconds, 0.0
             if age is not None and age < options.slow_start_seconds:
                 start = (wait + own + copy) * options.slow_start * (1 - age / options.slow_start_seconds)
-            stay = 1 - options.stay if home and prefill.matched_tokens == home else 1.0
+            stays = longest_match and prefill.matched_tokens == longest_match
+            stay_factor = 1 - options.stay if stays else 1.0
             memory, room = use.memory_ms, use.room_ms
             routes.append(
                 CostRoute(
                     worker=worker.id,
-                    cost_ms=(wait + own + price + harm + memory + room + copy + start) * stay,
+                    cost_ms=(wait + own + price + harm + memory + room + copy + start) * stay_factor,
                     matched_tokens=prefill.matched_tokens,
                     ms_per_queued_token=worker.speed.ms_per_token,
                     computed_tokens=worker.tokens_computed,
-                    cost_terms=(wait, own, price, harm, memory, room, copy, start, stay),
+                    cost_terms=(wait, own, price, harm, memory, room, copy, start, stay_factor),
                     prompt_tokens=query.prompt_tokens,
                     off_gpu_tokens=prefill.off_gpu_tokens,
                     doubted_tokens=candidate.doubted_tokens,

@@ -3,6 +3,7 @@
     pool.send(request) --> Connection: head, then pieces of the body as they arrive --> back to the pool, or closed
 
 The pool does not limit the connections in use; each request has one. It keeps up to IDLE_CONNECTIONS_MAX idle ones.
+Whether a connection may be kept after an answer is decided by `release` of connection.py.
 
 A connection that died in the pool fails no request: if a reused connection breaks before a byte has come back, the
 request is sent once more on a new one. (Workers close idle connections after seconds; the pool closes them

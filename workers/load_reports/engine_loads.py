@@ -1,4 +1,4 @@
-"""The load that an engine reports on request: /v1/loads of SGLang and the embedded engine, /metrics of vLLM.
+"""The load that an engine reports on request: /v1/loads of SGLang and the embedded engine, /metrics of others.
 
 These are pure functions of an answer; the load feed that SGLang publishes is in load_subscriber.py. A reported load
 includes requests that did not come through this gateway. See gateway/fleet/loads.py.

@@ -43,7 +43,7 @@ class Look(NamedTuple):
     hold: float | None
     """How much more than the best worker another one may cost; see close_enough_to_best."""
     crowds: bool
-    """Whether its tenant has more requests waiting, while tenants contend."""
+    """Whether its tenant has more requests waiting, while tenants contend, and it is not batch work."""
     is_narrow: bool
     """Whether the narrow dispatch window holds for it: it is batch work, or its tenant crowds."""
     patient: bool

@@ -1,5 +1,5 @@
 -- What reserving and settling do to the meters of all limits of a call: `judge` refuses, `take` charges, `end_charges`
--- settles. A meter is the usage of one limit: windows.lua.
+-- settles, `add_statuses` tells what is left. A meter is the usage of one limit: windows.lua.
 
 -- Charges a meter with `more`, which a lease has used beyond its reservation and whose record is gone. Usage that was put
 -- back after a loss of data has it already. Returns whether it was charged.

@@ -131,7 +131,7 @@ async def test_expires_after_says_how_long_a_file_is_kept(running, tmp_path):
     assert [path.name for path in contents] == [file["id"]]
     later = FileStore(Database("sqlite:///radixgate.db", tmp_path), wall=lambda: file["expires_at"] + 1.0)
     assert await later.get("acme", file["id"]) is None
-    assert [left.id for left in await later.leftovers()] == [file["id"]]
+    assert [left.id for left in await later.take_leftovers()] == [file["id"]]
     # What is over is swept with its content.
     assert await running.here.gateway.records.tenant_files.sweep() == 1
     assert list((tmp_path / "files" / "acme").iterdir()) == []

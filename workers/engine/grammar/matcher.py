@@ -1,4 +1,4 @@
-"""The interface by which the engine applies a grammar to one answer.
+"""The interface by which the engine applies a grammar to one answer; GuidedMatcher of guidance.py implements it.
 
     mask(row)        which tokens may come next     one bit each; an end token only where the grammar may end
     advance(tokens)  consume tokens                 stops at the first one that is not allowed

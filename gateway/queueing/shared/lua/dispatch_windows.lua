@@ -20,7 +20,7 @@
 -- work_share      its tenant's share of the recent work when it came, with it
 -- ahead_of_cells  only an idle worker will do, since its turn is too far ahead of other cells or shards; among shards,
 --                 only after all have reported their loads, so that the shard furthest behind takes idle workers first
--- crowds          its tenant has more requests waiting, and it is not batch work
+-- crowds          its tenant has more requests waiting while tenants contend, and it is not batch work
 -- is_patient      it fills the workers that others leave
 -- open            how many tokens are ahead of an open worker at most; nil: it need not leave one open
 -- leaves_slots    it may not take the last slots of an engine
@@ -30,8 +30,9 @@ local OPEN_OF_WORKERS, CONTENDED_HOLD = 4, 1
 local CROWDING_SHARE, CROWDING_MAX = 0.5, 2
 local SPARE_SHARE = 0.1
 
--- Returns whether the narrow window applies to a request of a queue. `crowds`: its tenant has more requests waiting.
-local function narrow_applies(queue, crowds) return queue.background or terms.contended and crowds end
+-- Returns whether the narrow window applies to a request of a queue. `more_waiting`: its tenant has
+-- more requests waiting.
+local function narrow_applies(queue, more_waiting) return queue.background or terms.contended and more_waiting end
 
 -- Returns whether tenants that crowd fill the workers that others leave.
 local function filled_by_tenants() return terms.contended and terms.open_tokens end

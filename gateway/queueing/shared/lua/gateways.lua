@@ -1,5 +1,6 @@
 -- The gateways that use the queue: they join, renew their lease, and leave (verbs join and beat). What a gateway with
--- an expired lease held is freed (verb reap).
+-- an expired lease held is freed (verb reap) by `drop_all_of` of removal.lua, at most SWEPT_MAX times 256 requests: far more
+-- than a gateway can hold.
 
 -- beat: renews the gateway's lease for this long; 0: the gateway leaves.
 --   lease in ms
