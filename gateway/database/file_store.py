@@ -141,7 +141,7 @@ class FileStore:
             await connection.execute(discarding.values(state=GONE))
 
     async def take_leftovers(self) -> Sequence[StoredFile]:
-        """Mark expired files as gone, and return some of the files that are gone and whose content is to be deleted."""
+        """Mark expired files as gone, and return some of those that are gone, for their content to be deleted."""
         if not await schema.has_tables(self._database):
             return []
         late = and_(files.c.expires_ms <= self._now_ms(), ~_read_by_a_batch())
