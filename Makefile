@@ -6,8 +6,8 @@ CHAOS_ARGS ?=
 SOAK_ARGS ?=
 PYTEST_ARGS ?=
 SCREENSHOT_ARGS ?=
-# Tests wait for processes more than half of the time: three for each of two cores keep both busy.
-TEST_PROCESSES ?= 6
+# Tests wait for processes about half of the time: two for each of two cores keep both busy.
+TEST_PROCESSES ?= 4
 # Tests start hundreds of Python processes: without bytecode files each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 TORCH ?= cpu

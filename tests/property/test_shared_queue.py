@@ -185,14 +185,20 @@ class QueueMachine(RuleBasedStateMachine):
             self.finished(name)
 
     @precondition(lambda self: self.tickets)
-    @rule(data=st.data(), first=st.booleans(), change=st.floats(-300, 300), times=st.integers(1, 2))
-    def release(self, data, first, change, times):
+    @rule(
+        data=st.data(),
+        first=st.booleans(),
+        urgent=st.booleans(),
+        change=st.floats(-300, 300),
+        times=st.integers(1, 2),
+    )
+    def release(self, data, first, urgent, change, times):
         id = data.draw(st.sampled_from(self.known()))
         name, queue = id.split(":")[0], self.tickets[id].queue
         queues = [queue, *(other for other in QUEUES if other != queue)]
         for _ in range(times):
             store = self.stores[name]
-            call = store.first_token(queues, id) if first else store.end(queues, id, change)
+            call = store.first_token(queues, id, urgent=urgent) if first else store.end(queues, id, change)
             told = self.do(call)
             expected = self.model.release(name, queues, id, "first" if first else "end", change)
             assert expected == (-2 if told is None else told.outcome)
