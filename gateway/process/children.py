@@ -9,6 +9,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import IO
 
 from workers.launching.child_process import die_with_parent
 
@@ -71,16 +72,7 @@ class Child:
     async def start(self, seconds_max: float) -> str:
         """Start the child, wait until it is ready, and return its URL. Raises ChildFailed."""
         with self._log_file.open("ab") if self._log_file is not None else nullcontext() as errors:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command(self.url),
-                stdin=DEVNULL,
-                stdout=PIPE,
-                stderr=errors,
-                env={**os.environ, **(self._environment or {})},
-                start_new_session=True,
-                pass_fds=self._descriptors,
-                preexec_fn=die_with_parent,
-            )
+            self._process = await self._new_process(errors)
         try:
             async with asyncio.timeout(seconds_max):
                 self.url = await self._until_ready(self._process)
@@ -126,6 +118,19 @@ class Child:
                 await process.wait()
         if self._output is not None:
             self._output.cancel()
+
+    async def _new_process(self, errors: "IO[bytes] | None") -> Process:
+        """Start the command. `errors` is the file of its standard error, None for that of this process."""
+        return await asyncio.create_subprocess_exec(
+            *self._command(self.url),
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=errors,
+            env={**os.environ, **(self._environment or {})},
+            start_new_session=True,
+            pass_fds=self._descriptors,
+            preexec_fn=die_with_parent,
+        )
 
     async def _until_ready(self, process: Process) -> str:
         assert process.stdout is not None

@@ -12,6 +12,7 @@ import yaml
 
 from gateway.tenants.keys import NewKey, new_key, pepper
 from policies.cell_ownership import owner_of
+from tests.stage.forks import ForkedChild
 from tests.stage.processes import GatewayProcess
 from tests.stage.valkey import ValkeyServer
 
@@ -117,7 +118,7 @@ def _gateway(
     name: str, directory: Path, tree: Mapping[str, Any], cell: str, valkeys: Mapping[str, ValkeyServer]
 ) -> GatewayProcess:
     redis = {"url": valkeys[cell].url, "timeout_ms": 2000}
-    process = GatewayProcess(name, directory, {**tree, "redis": redis})
+    process = GatewayProcess(name, directory, {**tree, "redis": redis}, child=ForkedChild)
     settings = yaml.safe_load(process.settings_file.read_text(encoding="utf-8"))
     settings["cells"] = {
         "name": cell,

@@ -25,10 +25,13 @@ SMALL = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM
 class Process:
     """A running command, and the file with its output."""
 
-    def __init__(self, name: str, directory: Path, command: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, directory: Path, command: Sequence[str], *, child: type[Child] = Child
+    ) -> None:
+        """Prepare the command; `child` is Child for a program, ForkedChild for a fork."""
         self.name = name
         self.log = directory / f"{name}.log"
-        self._child = Child(name, lambda _: command, READY, self.log, SMALL)
+        self._child = child(name, lambda _: command, READY, self.log, SMALL)
 
     @property
     def pid(self) -> int:
@@ -72,8 +75,14 @@ class GatewayProcess(Process):
         directory: Path,
         settings: Mapping[str, Any],
         program: Sequence[str] = ("gateway",),
+        *,
+        child: type[Child] = Child,
     ) -> None:
-        """Write the settings file; `program` is the module to run and its arguments before `serve`."""
+        """Write the settings file.
+
+        `program` is the module to run and its arguments before `serve`; `child` is Child for a program,
+        ForkedChild for a fork.
+        """
         port = free_ports(2)[0]
         own = {
             "listen": {**settings.get("listen", {}), "port": port},
@@ -83,7 +92,7 @@ class GatewayProcess(Process):
         file = directory / f"{name}.yaml"
         file.write_text(yaml.safe_dump({**settings, **own}, sort_keys=False), encoding="utf-8")
         command = [sys.executable, "-m", *program, "serve", "--config", str(file)]
-        super().__init__(name, directory, command)
+        super().__init__(name, directory, command, child=child)
         self.settings_file = file
         self.host, self.port = "127.0.0.1", port
         self.admin = f"http://127.0.0.1:{port + 1}"

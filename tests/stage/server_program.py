@@ -7,17 +7,21 @@ tenth of a second of CPU, now and in the page faults that follow. util-linux's s
 import subprocess
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from workers.launching.child_process import die_with_parent
 
 SETPRIV = ("setpriv", "--pdeathsig", "TERM")
 
 
-def start_program(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a program that the kernel ends with the thread that started it, where it can."""
+def start_program(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a program that the kernel ends with the thread that started it, where it can.
+
+    `options`: further arguments of subprocess.Popen.
+    """
     if _has_setpriv():
-        return subprocess.Popen([*SETPRIV, *command])
-    return subprocess.Popen(command, preexec_fn=die_with_parent)
+        return subprocess.Popen([*SETPRIV, *command], **options)
+    return subprocess.Popen(command, preexec_fn=die_with_parent, **options)
 
 
 @cache

@@ -25,6 +25,7 @@ from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.benchmarks.fleet.load import BLOCK_SIZE, FleetLoad, model_names, send, wait_until_served
 from tests.benchmarks.subjects import READY, cpu_seconds
 from tests.fakes.redis_cluster import RedisCluster
+from tests.stage.forks import ForkedChild
 from tests.stage.valkey import ValkeyServer
 
 LIMITS = [{"requests": 100_000_000, "per": "minute"}, {"total_tokens": 10_000_000_000, "per": "minute"}]
@@ -164,7 +165,7 @@ async def _redis(stack: AsyncExitStack, load: FleetLoad, directory: Path) -> tup
 
 
 async def _start(stack: AsyncExitStack, directory: Path, name: str, *module: str) -> Child:
-    child = Child(name, lambda _: (sys.executable, "-m", *module), READY, directory / f"{name}.log")
+    child = ForkedChild(name, lambda _: (sys.executable, "-m", *module), READY, directory / f"{name}.log")
     stack.push_async_callback(child.stop)
     await child.start(START_SECONDS_MAX)
     return child

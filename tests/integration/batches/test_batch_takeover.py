@@ -12,6 +12,7 @@ from gateway.tenants.keys import new_key, pepper
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.batches.test_batches import jsonl, line
 from tests.integration.files.test_files_api import form
+from tests.stage.forks import ForkedChild
 from tests.stage.processes import GatewayProcess
 
 SECRET = "a secret of this test"
@@ -33,7 +34,9 @@ async def test_another_gateway_goes_on_where_one_was_killed(own_postgres, valkey
             "batches": {"running_rows_max": AT_ONCE},
         }
         headers = {"Authorization": f"Bearer {key.text}"}
-        first, second = (GatewayProcess(name, tmp_path, settings) for name in ("first", "second"))
+        first, second = (
+            GatewayProcess(name, tmp_path, settings, child=ForkedChild) for name in ("first", "second")
+        )
 
         async def call(gateway, method, path, **more):
             url = f"http://{gateway.host}:{gateway.port}/v1{path}"

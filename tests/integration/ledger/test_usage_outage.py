@@ -11,6 +11,7 @@ from gateway.database.database import Database, DatabaseConflict, DatabaseDown
 from gateway.database.usage_query import UsageQuery, UsageReader
 from gateway.tenants.keys import new_key, pepper
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.forks import ForkedChild
 from tests.stage.processes import GatewayProcess
 
 SECRET = "a secret of this test"
@@ -81,7 +82,7 @@ async def test_a_database_that_is_away_and_a_gateway_that_is_killed_lose_nothing
             "workers": [{"id": "w0", "kind": "sglang", "url": worker.url}],
             "tenants": [{"id": "acme", "keys": [{"id": key.id, "hash": key.hash}]}],
         }
-        gateway = GatewayProcess("gateway", tmp_path, settings)
+        gateway = GatewayProcess("gateway", tmp_path, settings, child=ForkedChild)
         await gateway.start()
         try:
             await workers_up(http, gateway)

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.tenants.keys import new_key, pepper
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.forks import ForkedChild
 from tests.stage.processes import GatewayProcess
 
 SECRET = "a secret of the tests"
@@ -36,7 +37,9 @@ async def deployed(count, worker, redis_url, directory):
         "drain": {"notice_seconds": 0, "seconds": 1},
     }
     async with AsyncExitStack() as stack:
-        gateways = [GatewayProcess(f"gateway-{at}", directory, tree) for at in range(count)]
+        gateways = [
+            GatewayProcess(f"gateway-{at}", directory, tree, child=ForkedChild) for at in range(count)
+        ]
         for process in gateways:
             stack.push_async_callback(process.stop)
         await asyncio.gather(*(process.start() for process in gateways))

@@ -17,6 +17,7 @@ from gateway.tenants.key_lifecycle import KeyLifecycle
 from gateway.tenants.keys import new_key, pepper
 from tests.conftest import SECRET
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.forks import ForkedChild
 from tests.stage.postgres import PostgresServer
 from tests.stage.processes import GatewayProcess
 
@@ -70,7 +71,9 @@ async def paired(url, valkey, tmp_path, count=2):
             "drain": {"notice_seconds": 0},
             "authentication": {"failures_per_minute_max": 100000},
         }
-        gateways = [GatewayProcess(f"gateway-{n}", tmp_path, settings) for n in range(count)]
+        gateways = [
+            GatewayProcess(f"gateway-{n}", tmp_path, settings, child=ForkedChild) for n in range(count)
+        ]
         try:
             await asyncio.gather(*(gateway.start() for gateway in gateways))
             yield Pair(gateways, TenantStore(database), http)
