@@ -172,7 +172,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                 return
             except WorkerFailed as err:
                 # Nothing of an answer has been sent, so the next worker may try.
-                attempts.retries.retry_or_raise(pending, err)
+                attempts.retries.raise_if_final(pending, err)
             except Preempted:
                 continue  # The request waits for another turn.
             except StreamInterrupted:

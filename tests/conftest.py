@@ -453,7 +453,7 @@ def gateway(
         async with serving(loaded) as here, aiohttp.ClientSession(timeout=patience) as http:
             running = RunningGateway(here, http, keys)
             enough = all if all_up else any
-            await running.until(lambda: enough(w.health.health.value == "up" for w in here.gateway.fleet))
+            await running.until(lambda: enough(w.health.state.value == "up" for w in here.gateway.fleet))
             yield running
 
     return start

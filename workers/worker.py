@@ -8,7 +8,7 @@ from radix_cache.match import WorkerId
 
 
 class Health(StrEnum):
-    """The health state of a worker; gateway/fleet/circuit_breaker.py has the table of transitions."""
+    """The health state of a worker; gateway/fleet/worker_health.py has the table of transitions."""
 
     UP = "up"
     SUSPECT = "suspect"

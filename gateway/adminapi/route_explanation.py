@@ -286,7 +286,7 @@ def _provider(rank: int, worker: Worker, route: Route) -> WorkerRanked:
     return WorkerRanked(
         worker=worker.id,
         rank=rank,
-        state=worker.health.health.value,
+        state=worker.health.state.value,
         reason=route.reason,
         streams=worker.load.streams,
         has_window=True,
@@ -295,7 +295,7 @@ def _provider(rank: int, worker: Worker, route: Route) -> WorkerRanked:
 
 def _out(worker: Worker, ctx: RequestContext, now: float) -> WorkerRanked:
     """Return the entry of a worker that is no candidate."""
-    state = worker.health.health.value
+    state = worker.health.state.value
     if ctx.model.name not in worker.models:
         reason = f"does not serve {ctx.model.name}"
     elif worker.provider is not None and not ctx.tenant.may_overflow:

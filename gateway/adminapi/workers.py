@@ -284,7 +284,7 @@ def _names(worker: Worker) -> tuple[str, ...]:
 
 
 def _state(worker: Worker) -> str:
-    return "asleep" if worker.report.asleep else worker.health.health.value
+    return "asleep" if worker.report.asleep else worker.health.state.value
 
 
 def shown(worker: Worker, discovery: Discovery) -> WorkerShown:

@@ -162,7 +162,7 @@ class Discovery:
             for worker in self._fleet:
                 if worker.id in self._leaving:
                     continue
-                if worker.id in drained and worker.health.health is not Health.DRAINING:
+                if worker.id in drained and worker.health.state is not Health.DRAINING:
                     self._fleet.drain(worker.id)
                 elif worker.id in self._drained and worker.id not in drained:
                     self._fleet.resume(worker.id)
@@ -183,7 +183,7 @@ class Discovery:
             up = [
                 settings
                 for worker, settings in self._joined.items()
-                if worker in self._fleet and self._fleet[worker].health.health is Health.UP
+                if worker in self._fleet and self._fleet[worker].health.state is Health.UP
             ]
             await self._kinds.compare(up)
             await asyncio.sleep(ASK_SECONDS)

@@ -5,7 +5,7 @@
     open            the request is sent; the first bytes of the answer came, or WorkerFailed, or Preempted
     ...             the answer is relayed; gateway/relay raises WorkerFailed or StreamInterrupted if it breaks off
     close           the worker's stream is ended, or its connection closed
-    retry_or_raise  no answer came: another attempt, or the error (retries.py)
+    raise_if_final  no answer came: another attempt, or the error (retries.py)
     end             the placement is freed, on every ending
 
 Where hedged_opening.py says so, two attempts run side by side until the first byte.

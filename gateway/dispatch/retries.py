@@ -1,6 +1,6 @@
 """The retries of a request: whether it is tried again after a worker's failure, and on which worker.
 
-    retry_or_raise  an attempt failed: the request ends in an error after a timeout, after attempts_max failures and
+    raise_if_final  an attempt failed: the request ends in an error after a timeout, after attempts_max failures and
                     after SERVER_ERRORS_MAX server errors; else it goes on
     placement       another worker or a provider, ranked anew, without a wait for room
 
@@ -43,11 +43,11 @@ class Retries:
         self.budget = budget
         self._clock = clock
 
-    def retry_or_raise(self, pending: PendingRequest, cause: WorkerFailed) -> None:
-        """Note that no answer came, and return if another worker may be tried as far as this request is concerned.
+    def raise_if_final(self, pending: PendingRequest, cause: WorkerFailed) -> None:
+        """Record that an attempt brought no answer; raise the error for the client unless another worker may be tried.
 
-        Whether the budget of all requests allows it, and a worker is left, is asked next, in `placement`. Raises
-        WorkerTimeout, WorkerError, ContextExceeded or Overloaded if not.
+        Only this request is looked at; whether the retry budget of all requests allows it, and whether a worker is
+        left, is asked next, in `placement`. Raises WorkerTimeout, WorkerError, ContextExceeded or Overloaded.
         """
         attempt = pending.attempt
         assert attempt is not None

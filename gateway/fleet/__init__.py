@@ -3,8 +3,8 @@
 fleet              all of them, and their probes; worker_lookup finds those of a model, model_groups the models that
                    share workers
 worker             one of them; provider: the terms of an outside provider
-circuit_breaker    the states of its health, which take it out of rotation and bring it back; stalls: workers that
-                   keep their connections open and send nothing
+worker_health      its states and its circuit breaker, which take it out of rotation and bring it back; stalls:
+                   workers that keep their connections open and send nothing
 loads, ranks       how busy a worker and its data-parallel ranks are: a LoadShare, made by
                    gateway/dispatch/placement.py, counts a request up, and down at its end
 load_feeds         what engines report of their load and of their speed (reported_prefill_rate); external_load keeps

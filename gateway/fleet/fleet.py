@@ -1,6 +1,6 @@
 """The fleet: every worker with its health, load and speed, and the loop that probes the workers.
 
-worker_lookup.py finds the workers of a model; circuit_breaker.py has the states of a worker's health.
+worker_lookup.py finds the workers of a model; worker_health.py has the states of a worker's health.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Protocol
 
-from gateway.fleet.circuit_breaker import HealthState
 from gateway.fleet.stalls import StallDetector
 from gateway.fleet.worker import Worker
+from gateway.fleet.worker_health import WorkerHealth
 from gateway.fleet.worker_lookup import WorkerLookup
 from policies.speeds import FleetSpeeds
 from radix_cache.match import WorkerId
@@ -84,7 +84,7 @@ class Fleet(WorkerLookup):
 
     def answer_began(self, worker: Worker) -> None:
         """Note that a worker began an answer of any kind."""
-        if worker.health.health is not Health.UP:
+        if worker.health.state is not Health.UP:
             self._move(worker, worker.health.answer_began(), "it answers")
 
     def answer_ended(self, worker: Worker) -> None:
@@ -195,7 +195,7 @@ class Fleet(WorkerLookup):
     async def _probe_forever(self, worker: Worker) -> None:
         while True:
             await self.probe(worker)
-            up = worker.health.health is Health.UP
+            up = worker.health.state is Health.UP
             await asyncio.sleep(PROBE_INTERVAL_SECONDS if up else PROBE_INTERVAL_SECONDS_NOT_UP)
 
     async def probe(self, worker: Worker) -> None:
@@ -212,8 +212,8 @@ class Fleet(WorkerLookup):
             self._in_trouble(worker, trouble)
         else:
             worker.trouble = ""
-            state = worker.health.probe_answered(self._clock(), idle=not worker.load.streams)
-            self._move(worker, state, "its probes are answered")
+            health = worker.health.probe_answered(self._clock(), idle=not worker.load.streams)
+            self._move(worker, health, "its probes are answered")
 
     def _take_over(self, worker: Worker, report: WorkerReport) -> None:
         if worker.report.instance_id not in (None, report.instance_id):
@@ -250,7 +250,7 @@ class Fleet(WorkerLookup):
 
     def _in_trouble(self, worker: Worker, trouble: str) -> None:
         """Note a failed probe; log only what is new."""
-        was_down, news = worker.health.health is Health.DOWN, trouble != worker.trouble
+        was_down, news = worker.health.state is Health.DOWN, trouble != worker.trouble
         worker.trouble = trouble
         self._move(worker, worker.health.probe_failed(), trouble)
         if was_down and news:
@@ -272,23 +272,23 @@ class Fleet(WorkerLookup):
     def _count_failure(self, worker: Worker, reason: str) -> None:
         self._move(worker, worker.health.request_failed(self._clock()), reason)
 
-    def _move(self, worker: Worker, state: HealthState, reason: str) -> None:
-        """Put a worker into this state of health, and notify of what that changes; `reason` is logged."""
-        before, worker.health = worker.health, state
-        if before.routable is not state.routable or before.on_trial is not state.on_trial:
+    def _move(self, worker: Worker, health: WorkerHealth, reason: str) -> None:
+        """Give a worker this health, and notify of what that changes; `reason` is logged."""
+        before, worker.health = worker.health, health
+        if before.routable is not health.routable or before.on_trial is not health.on_trial:
             self._routable.clear()
             for changed in worker.load.on_change:
                 changed()
-        if before.health is state.health:
+        if before.state is health.state:
             return
-        if state.routable and (worker.began_at is None or before.health is Health.DOWN):
+        if health.routable and (worker.began_at is None or before.state is Health.DOWN):
             worker.began_at = self._clock()
-        if state.circuit_open:
+        if health.circuit_open:
             worker.openings += 1
             reason = f"{reason}; too many of its requests fail"
-        level = logging.WARNING if state.health is Health.DOWN else logging.INFO
-        log.log(level, "worker %s: %s, was %s: %s", worker.id, state.health, before.health, reason)
-        if state.health is Health.DOWN:
+        level = logging.WARNING if health.state is Health.DOWN else logging.INFO
+        log.log(level, "worker %s: %s, was %s: %s", worker.id, health.state, before.state, reason)
+        if health.state is Health.DOWN:
             self._went_down(worker)
         # A worker that is back has room, and requests that waited for a worker that is gone are ranked anew.
         for listener in self._listeners:

@@ -120,7 +120,7 @@ class StallDetector:
             probe.add_done_callback(self._probes.discard)
         if silence.seconds >= quiet + PROBE_ANSWER_SECONDS_MAX and not silence.reported:
             silence.reported = True
-            if worker.health.health is not Health.DOWN:
+            if worker.health.state is not Health.DOWN:
                 self._fleet.stalled(worker, silence.seconds)
         if silence.seconds >= max(BROKEN_SECONDS, 2 * quiet) and self._fleet.is_dispensable(worker):
             silence.adapter.break_off()

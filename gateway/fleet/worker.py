@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from gateway.fleet.circuit_breaker import HealthState
 from gateway.fleet.loads import WorkerLoad
 from gateway.fleet.provider import Provider
 from gateway.fleet.response_shape import ResponseShapes
+from gateway.fleet.worker_health import WorkerHealth
 from policies.latency_model import computed_tokens
 from policies.others_load import NO_TOTALS
 from policies.speeds import LearntSpeed
@@ -51,7 +51,7 @@ class Worker:
     """Tokens that routing counts as queued in addition, because the worker is at home in another cell."""
     rests_until: float = float("-inf")
     """A provider gets no requests before this moment."""
-    health: HealthState = field(default_factory=HealthState)
+    health: WorkerHealth = field(default_factory=WorkerHealth)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     learnt: LearntSpeed = field(default_factory=LearntSpeed)
     """The speed learnt from its answers."""
@@ -113,7 +113,7 @@ class Worker:
             others = NO_TOTALS
         return WorkerSnapshot(
             id=self.id,
-            health=self.health.health,
+            health=self.health.state,
             tokens_queued=tokens_queued + external.tokens_queued + self.away_tokens,
             away_tokens=self.away_tokens,
             tokens_computed=computed,

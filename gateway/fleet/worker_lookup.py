@@ -66,7 +66,7 @@ class WorkerLookup:
             self._was_complete = True
             return True
         return self._was_complete and all(
-            worker.models_fixed or worker.reported or worker.health.health is Health.DOWN
+            worker.models_fixed or worker.reported or worker.health.state is Health.DOWN
             for worker in self._workers.values()
         )
 

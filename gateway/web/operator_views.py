@@ -108,14 +108,14 @@ def readiness(gateway: Gateway) -> dict[str, object]:
 
     A gateway is ready while it accepts requests, has a routable worker, and can check API keys.
     """
-    return {**_state(gateway), "workers": {worker.id: worker.health.health.value for worker in gateway.fleet}}
+    return {**_state(gateway), "workers": {worker.id: worker.health.state.value for worker in gateway.fleet}}
 
 
 def overview_of(gateway: Gateway, workers: Iterable[Worker], activity: ActivityReport) -> dict[str, object]:
     """Return the overview except the queues, with these workers; `activity` is that of all gateways."""
     dispatch = gateway.services.dispatch
     stats = dispatch.index.stats()
-    states = Counter(worker.health.health.value for worker in gateway.fleet)
+    states = Counter(worker.health.state.value for worker in gateway.fleet)
     return {
         "version": gateway.version,
         "policy": dispatch.router.policy_name,
@@ -155,7 +155,7 @@ def _state(gateway: Gateway) -> dict[str, Any]:
 
 def _attention(worker: Worker) -> tuple[int, int]:
     """Return the sort key of a worker on the overview: workers that do not serve come first, then the busiest."""
-    return STATES_FIRST.get(worker.health.health, 3), -(worker.load.streams + worker.load.others.streams)
+    return STATES_FIRST.get(worker.health.state, 3), -(worker.load.streams + worker.load.others.streams)
 
 
 def _shortened(report: QueueReport, most: int) -> QueueReport:
@@ -171,7 +171,7 @@ def _worker(worker: Worker) -> dict[str, object]:
     return {
         "id": worker.id,
         "kind": worker.kind,
-        "health": worker.health.health.value,
+        "health": worker.health.state.value,
         "models": sorted(worker.models),
         "streams": worker.load.streams + worker.load.others.streams,
         "tokens_queued": worker.load.all_tokens_queued,

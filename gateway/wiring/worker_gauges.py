@@ -77,7 +77,7 @@ def _health_gauges(fleet: Fleet) -> tuple[ValueFamily, ...]:
     """Return the gauges of health, failures and circuit breakers."""
 
     def health() -> list[Reading]:
-        return [((w.id, state.value), float(w.health.health is state)) for w in fleet for state in Health]
+        return [((w.id, state.value), float(w.health.state is state)) for w in fleet for state in Health]
 
     return (
         GaugeFamily(

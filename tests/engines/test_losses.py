@@ -10,7 +10,7 @@ from tests.integration.routing.test_prefix_cache_routing import ask, conversatio
 
 
 def health(running, worker="w0"):
-    return running.here.gateway.fleet[worker].health.health.value
+    return running.here.gateway.fleet[worker].health.state.value
 
 
 async def test_an_engine_that_was_away_and_kept_its_cache_is_known_as_before(gateway, engine, model_of):

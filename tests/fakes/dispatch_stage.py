@@ -348,7 +348,7 @@ class DispatchStage:
                     attempts.reports.completed(request)
                     return body
                 except WorkerFailed as err:
-                    attempts.retries.retry_or_raise(request, err)
+                    attempts.retries.raise_if_final(request, err)
                 except Preempted:
                     continue
                 except StreamBroken:

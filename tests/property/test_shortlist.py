@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from gateway.domain.prompt_blocks import PromptBlocks
-from gateway.fleet.circuit_breaker import HealthState
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
+from gateway.fleet.worker_health import WorkerHealth
 from gateway.kv_index.feedback import Feedback
 from gateway.kv_index.match_confidence import MatchConfidence
 from gateway.routing.router import Router
@@ -112,7 +112,7 @@ class Scene:
             models=frozenset({"m"}),
             models_fixed=True,
             learnt=LearntSpeed(speed),
-            health=HealthState(Health.UP),
+            health=WorkerHealth(Health.UP),
             report=WorkerReport(kv_tokens_max=kv_max),
             reported=True,
         )

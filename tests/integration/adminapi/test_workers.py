@@ -137,7 +137,7 @@ async def test_a_worker_is_drained_and_resumed_and_all_of_it_is_written_down(ope
             two.then(gap=0.2, tokens=8)
             streams = [await running.chat("long", stream=True) for _ in range(2)]
             assert (await call(running, "POST", "/workers/w1/drain"))[0] == 202
-            await running.until(lambda: fleet["w1"].health.health.value == "draining", 60)
+            await running.until(lambda: fleet["w1"].health.state.value == "draining", 60)
             before = len(two.seen)
             await served(running)
             assert len(two.seen) == before
@@ -149,7 +149,7 @@ async def test_a_worker_is_drained_and_resumed_and_all_of_it_is_written_down(ope
                 ("w1", "draining", "settings", None),
             ]
             assert (await call(running, "POST", "/workers/w1/resume"))[0] == 202
-            await running.until(lambda: fleet["w1"].health.health.value == "up", 60)
+            await running.until(lambda: fleet["w1"].health.state.value == "up", 60)
             _, told = await call(running, "GET", "/audit?kind=workers")
             assert [(entry["action"], entry["subject"]) for entry in told["data"]] == [
                 ("resume", "w1"),
@@ -169,12 +169,12 @@ async def test_a_worker_is_put_to_sleep_and_woken_and_all_of_it_is_written_down(
         fleet = running.here.gateway.fleet
         assert await call(running, "POST", "/workers/w1/sleep") == (200, {"id": "w1", "state": "asleep"})
         assert len(two.seen) == 1
-        await running.until(lambda: fleet["w1"].health.health.value == "draining", 60)
+        await running.until(lambda: fleet["w1"].health.state.value == "draining", 60)
         await served(running)
         assert len(two.seen) == 1
         assert (await call(running, "POST", "/workers/w1/wake"))[0] == 200
         assert len(two.seen) == 2
-        await running.until(lambda: fleet["w1"].health.health.value == "up", 60)
+        await running.until(lambda: fleet["w1"].health.state.value == "up", 60)
         _, told = await call(running, "GET", "/audit?kind=workers")
         assert [(entry["action"], entry["subject"]) for entry in told["data"]] == [
             ("wake", "w1"),
@@ -221,7 +221,7 @@ async def test_an_engine_sleeps_when_its_gateways_have_heard_of_it(operated):
         sleep = worker.adapter.sleep
 
         async def told():
-            found.append(worker.health.health.value)
+            found.append(worker.health.state.value)
             await sleep()
 
         worker.adapter.sleep = told
@@ -254,7 +254,7 @@ async def test_a_worker_is_registered_and_taken_out_again(operated):
             fleet = running.here.gateway.fleet
             put = {"kind": "sglang", "url": two.url}
             assert (await call(running, "PUT", "/workers/late", put))[0] == 202
-            await running.until(lambda: "late" in fleet and fleet["late"].health.health.value == "up", 60)
+            await running.until(lambda: "late" in fleet and fleet["late"].health.state.value == "up", 60)
             _, page = await call(running, "GET", "/workers")
             assert {w["id"]: w["found"] for w in page["data"]}["late"] == "registry in Redis"
             assert (await call(running, "DELETE", "/workers/late"))[0] == 202
@@ -360,7 +360,7 @@ async def test_workers_that_take_no_part_are_shown_with_the_reason(operated):
         async with operated(one, two, three) as running:
             await call(running, "POST", "/workers/w2/drain")
             fleet = running.here.gateway.fleet
-            await running.until(lambda: fleet["w2"].health.health.value == "draining", 60)
+            await running.until(lambda: fleet["w2"].health.state.value == "draining", 60)
             _, found = await explained(running, "hello")
             assert [(w["worker"], w["rank"]) for w in found["workers"]] == [
                 ("w0", 1),

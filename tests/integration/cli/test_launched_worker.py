@@ -40,7 +40,7 @@ async def test_a_launched_worker_joins_and_leaves_every_gateway(gateway, tmp_pat
             await running.until(lambda: "launched" in fleet, seconds=60)
             (worker,) = fleet
             assert (worker.kind, worker.role) == ("sglang", "both")
-            await running.until(lambda: worker.health.health == "up", seconds=60)
+            await running.until(lambda: worker.health.state == "up", seconds=60)
             assert json.loads((tmp_path / "argv.json").read_text())[-2:] == ["--tp", "2"]
             # While it has something to do it is let finish, and gets nothing new.
             (tmp_path / "script").write_text("running 1")

@@ -28,7 +28,7 @@ async def workers(running, *arguments):
 
 def up(running, name):
     fleet = running.here.gateway.fleet
-    return name in fleet and fleet[name].health.health.value == "up"
+    return name in fleet and fleet[name].health.state.value == "up"
 
 
 async def served(running, count=4):
@@ -66,7 +66,7 @@ async def test_a_worker_that_is_drained_gets_no_requests_from_any_gateway_until_
         code, _, noted = await workers(running, "drain", "w1")
         assert (code, "worker w1 is neither in these settings nor in the registry" in noted) == (0, True)
         fleet = running.here.gateway.fleet
-        await running.until(lambda: fleet["w1"].health.health.value == "draining", 60)
+        await running.until(lambda: fleet["w1"].health.state.value == "draining", 60)
         await served(running)
         assert two.seen == []
         _, out, _ = await workers(running, "list")
@@ -101,7 +101,7 @@ async def test_workers_are_listed_with_the_slots_that_their_engines_report(gatew
 async def test_workers_are_listed_with_their_state_and_its_cause(gateway):
     async with ScriptedWorker() as one, ScriptedWorker() as two, gateway(one, two) as running:
         two.ready = False
-        await running.until(lambda: running.here.gateway.fleet["w1"].health.health.value == "down", 60)
+        await running.until(lambda: running.here.gateway.fleet["w1"].health.state.value == "down", 60)
         settings = f"workers=[{{id: w0, url: {one.url}}}, {{id: w1, url: {two.url}}}]"
         admin = ("--set", f"admin.port={running.admin.rpartition(':')[2]}")
         _, out, _ = await workers(running, "list", "--set", settings, *admin)
@@ -123,7 +123,7 @@ async def test_a_worker_is_drained_put_to_sleep_and_woken(gateway):
             await running.until(lambda: up(running, "w1"), 60)
             assert (await workers(running, "sleep", "w1"))[0] == 0
             assert len(two.seen) == 1
-            await running.until(lambda: fleet["w1"].health.health.value == "draining", 60)
+            await running.until(lambda: fleet["w1"].health.state.value == "draining", 60)
             assert (await workers(running, "wake", "w1"))[0] == 0
             assert len(two.seen) == 2
             await running.until(lambda: up(running, "w1"), 60)
@@ -169,7 +169,7 @@ async def test_changes_of_the_registry_are_told_and_renewed_leases_are_not(gatew
                 heard = news.count
                 await registry.put(lent, lease_seconds=600)
                 await registry.drain(["lent"])
-                await running.until(lambda: fleet["lent"].health.health.value == "draining")
+                await running.until(lambda: fleet["lent"].health.state.value == "draining")
                 assert news.count == heard + 1
                 await registry.resume(["lent"])
                 await running.until(lambda: up(running, "lent"))
@@ -308,7 +308,7 @@ async def test_a_worker_without_a_kind_joins_when_it_has_answered(gateway):
         async with running.chat() as early:
             assert early.status == 503
         await worker.start(port)
-        await running.until(lambda: any(w.health.health is Health.UP for w in running.here.gateway.fleet))
+        await running.until(lambda: any(w.health.state is Health.UP for w in running.here.gateway.fleet))
         async with running.chat() as answer:
             assert answer.status == 200
         assert [w.kind for w in running.here.gateway.fleet] == ["openai"]

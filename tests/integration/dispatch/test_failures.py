@@ -17,7 +17,7 @@ async def status_of(running, **more):
 
 
 def health(running):
-    return [worker.health.health.value for worker in running.here.gateway.fleet]
+    return [worker.health.state.value for worker in running.here.gateway.fleet]
 
 
 @pytest.mark.parametrize("stream", [True, False])

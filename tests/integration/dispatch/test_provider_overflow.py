@@ -96,7 +96,7 @@ async def test_it_stands_in_where_nobody_here_is_up(gateway, stream):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
             await here.stop()
-            await running.until(lambda: running.here.gateway.fleet["w0"].health.health.value == "down", 60)
+            await running.until(lambda: running.here.gateway.fleet["w0"].health.state.value == "down", 60)
             async with running.chat(stream=stream) as response:
                 assert response.status == 200
                 await response.read()
@@ -513,7 +513,7 @@ async def test_a_provider_that_is_found_is_one_with_all_its_rules(gateway, recor
             at = running.here.gateway
             if source == "redis":
                 await at.discovery.registry.put(provider, lease_seconds=None)
-            await running.until(lambda: "p0" in at.fleet and at.fleet["p0"].health.health.value == "up", 60)
+            await running.until(lambda: "p0" in at.fleet and at.fleet["p0"].health.state.value == "up", 60)
             at.fleet.drain("w0")
             assert (await asked(running, tenant="globex"))[0] == 503
             assert (await asked(running))[0] == 200

@@ -124,7 +124,7 @@ async def test_the_settings_say_where_a_worker_publishes_or_that_nobody_listens(
         async with gateway(workers=json.dumps([{**entry, "load_feed": "off"}])) as running:
             await running.until(lambda: one(running).reported)
             assert one(running).report.loads
-            await running.until(lambda: one(running).health.health.value == "up")
+            await running.until(lambda: one(running).health.state.value == "up")
             assert not one(running).load.is_heard
 
 

@@ -29,7 +29,7 @@ async def test_requests_at_a_frozen_worker_are_answered_by_another_and_begun_str
             good.then(gap=0.0, tokens=4)
             waiting = [asyncio.ensure_future(read(running, f"question {at}")) for at in range(4)]
             assert [status for status, _ in await asyncio.gather(*waiting)] == [200] * 4
-            assert running.here.gateway.fleet["w0"].health.health.value == "down"
+            assert running.here.gateway.fleet["w0"].health.state.value == "down"
             # Its silence says so, before three probes in a row have failed.
             assert "nothing has come from it for" in caplog.text
             texts = [text for _, text in await asyncio.gather(*begun)]
@@ -41,7 +41,7 @@ async def test_requests_at_a_frozen_worker_are_answered_by_another_and_begun_str
             await running.until(lambda: running.here.gateway.fleet["w0"].health.routable)
             for at in range(4):
                 assert (await read(running, f"again {at}"))[0] == 200
-            assert running.here.gateway.fleet["w0"].health.health.value == "up"
+            assert running.here.gateway.fleet["w0"].health.state.value == "up"
             await running.until(lambda: running.idle)
 
 
@@ -73,4 +73,4 @@ async def test_a_gateway_that_is_held_up_itself_blames_no_worker(gateway, monkey
                 time.sleep(1.2)  # noqa: ASYNC251
             assert [status for status, _ in await asyncio.gather(*streams)] == [200] * 4
             assert [worker.failures for worker in running.here.gateway.fleet] == [0, 0]
-            assert {worker.health.health.value for worker in running.here.gateway.fleet} == {"up"}
+            assert {worker.health.state.value for worker in running.here.gateway.fleet} == {"up"}

@@ -189,7 +189,7 @@ async def test_a_worker_that_begins_anew_is_noticed_by_its_events(gateway, small
         port = int(small.url.rsplit(":", 1)[1])
         await asyncio.to_thread(small.kill)
         await asyncio.to_thread(small.start, port)
-        await running.until(lambda: running.here.gateway.fleet["w0"].health.health.value == "up", seconds=60)
+        await running.until(lambda: running.here.gateway.fleet["w0"].health.state.value == "up", seconds=60)
         await running.until(lambda: held(running) == 0, seconds=60)
         _, usage = await ask(running, conversation(1))
         assert cached(usage) == 0

@@ -44,7 +44,7 @@ async def test_a_canary_that_is_down_or_not_allowed_gets_nothing(gateway):
                 assert (await asked(running, f"q {number}", tenant="globex"))[0] == 200
             assert (len(now.seen), len(later.seen)) == (5, 0)
             await later.stop()
-            await running.until(lambda: running.here.gateway.fleet["w1"].health.health.value == "down", 60)
+            await running.until(lambda: running.here.gateway.fleet["w1"].health.state.value == "down", 60)
             for number in range(5):
                 assert (await asked(running, f"q {number}"))[0] == 200
             assert len(now.seen) == 10
@@ -65,7 +65,7 @@ async def test_a_fallback_answers_where_nobody_serves_the_model(gateway, stream)
     async with ScriptedWorker() as first, ScriptedWorker(["spare"]) as spare:
         async with gateway(first, spare, **models(main)) as running:
             await first.stop()
-            await running.until(lambda: running.here.gateway.fleet["w0"].health.health.value == "down", 60)
+            await running.until(lambda: running.here.gateway.fleet["w0"].health.state.value == "down", 60)
             async with running.chat("hello", stream=stream) as response:
                 assert response.status == 200
                 await response.read()

@@ -53,7 +53,7 @@ async def test_workers_join_and_leave_and_no_stream_is_lost(gateway):
             await stream.content.readline()
             workers = (WorkerSettings(id="w1", kind="sglang", url=new.url),)
             assert await reloader_of(running, workers=workers).reload() == []
-            await running.until(lambda: any(w.id == "w1" and w.health.health == "up" for w in fleet))
+            await running.until(lambda: any(w.id == "w1" and w.health.state == "up" for w in fleet))
             async with running.chat("elsewhere") as response:
                 assert response.status == 200
             assert len(new.seen) == 1

@@ -530,7 +530,7 @@ async def test_a_worker_that_finds_a_mistake_is_quoted_in_our_shape_and_is_not_b
                 assert (response.status, answer["error"]["param"]) == (400, "temperature")
                 assert answer["error"]["code"] is None
         (only,) = running.here.gateway.fleet
-        assert (only.health.health.value, only.failures) == ("up", 0)
+        assert (only.health.state.value, only.failures) == ("up", 0)
         assert len(worker.seen) == 5
         assert running.idle
 
@@ -544,7 +544,7 @@ async def test_other_refusals_of_a_worker_are_no_answer_and_no_illness(gateway, 
             async with running.chat() as response:
                 assert (await error_of(response))[:2] == (502, "worker_error")
         (only,) = running.here.gateway.fleet
-        assert only.health.health.value == "up"
+        assert only.health.state.value == "up"
 
 
 async def test_tools_and_template_arguments_reach_a_worker_whose_tokenizer_is_known(gateway, checkpoint):

@@ -80,7 +80,7 @@ class Door:
                 loaded = load_settings(None, {}, [f"{name}={value}" for name, value in tree.items()])
                 async with serving(loaded) as here:
                     self.port = int(here.tenant_url.rpartition(":")[2])
-                    while [w.health.health.value for w in here.gateway.fleet] != ["up"]:
+                    while [w.health.state.value for w in here.gateway.fleet] != ["up"]:
                         await asyncio.sleep(0.01)
                     self._started.set()
                     await self._stop.wait()

@@ -109,7 +109,7 @@ async def test_one_that_leaves_keeps_its_streams_and_gets_no_new_ones(discovered
     stream = busy(fleet, "a")
     source.says = []
     await discovery.query_sources()
-    assert fleet[WorkerId("a")].health.health is Health.DRAINING
+    assert fleet[WorkerId("a")].health.state is Health.DRAINING
     assert caplog.messages[-1] == "worker a: draining, was suspect: no source reports it any more"
     assert [worker.id for worker in fleet.serving("m")] == ["s"]
     stream.end()
@@ -138,7 +138,7 @@ async def test_one_that_is_back_before_it_was_gone_goes_on(discovered):
     await discovery.query_sources()
     source.says = [settings("a")]
     await discovery.query_sources()
-    assert fleet[WorkerId("a")].health.health is Health.SUSPECT
+    assert fleet[WorkerId("a")].health.state is Health.SUSPECT
 
 
 async def test_other_settings_are_another_worker(discovered, gone):

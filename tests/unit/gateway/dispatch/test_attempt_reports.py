@@ -39,14 +39,14 @@ def stage():
 async def test_a_worker_that_cannot_be_reached_is_suspected(stage):
     stage.adapters["a"].next(UNHEALTHY)
     await stage.serve(stage.pending())
-    assert stage.worker("a").health.health is Health.SUSPECT
+    assert stage.worker("a").health.state is Health.SUSPECT
     assert stage.worker("a").failures == 1
 
 
 async def test_a_busy_worker_is_not_blamed(stage):
     stage.adapters["a"].next(BUSY)
     await stage.serve(stage.pending())
-    assert (stage.worker("a").failures, stage.worker("a").health.health) == (0, Health.UP)
+    assert (stage.worker("a").failures, stage.worker("a").health.state) == (0, Health.UP)
 
 
 async def test_a_worker_that_failed_inside_is_blamed_once_another_has_answered(stage):
@@ -81,7 +81,7 @@ async def test_an_answer_makes_a_suspected_worker_sound_again(stage):
     worker = stage.worker("a")
     worker.health = worker.health.request_failed(0.0)
     await stage.serve(stage.pending())
-    assert worker.health.health is Health.UP
+    assert worker.health.state is Health.UP
 
 
 async def test_a_failure_that_names_the_prefill_worker_of_a_pair_is_the_prefill_workers():

@@ -7,9 +7,9 @@ import pytest
 
 from gateway.domain.request import Surface
 from gateway.fleet import fleet as module
-from gateway.fleet.circuit_breaker import FAILURES_MAX
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
+from gateway.fleet.worker_health import FAILURES_MAX
 from radix_cache.match import WorkerId
 from tests.fakes.fleet_listener import NotingListener
 from workers.adapter import FailureKind, WorkerFailed, WorkerReport
@@ -52,7 +52,7 @@ async def probe_until_down(fleet, one, error):
     one.adapter.says = error
     for _ in range(FAILURES_MAX):
         await fleet.probe(one)
-    assert one.health.health is Health.DOWN
+    assert one.health.state is Health.DOWN
 
 
 def said(caplog):
@@ -67,7 +67,7 @@ async def test_a_worker_that_tells_its_instance_keeps_its_cache_while_it_is_the_
     await probe_until_down(fleet, one, WorkerFailed("away"))
     one.adapter.says = report
     await fleet.probe(one)
-    assert (one.health.health, emptied) == (Health.UP, [])
+    assert (one.health.state, emptied) == (Health.UP, [])
 
 
 async def test_a_worker_that_comes_back_as_another_instance_is_reported_as_that():
@@ -130,7 +130,7 @@ async def test_a_report_that_cannot_be_used_is_a_failed_probe():
     fleet.subscribe(Failing())
     for _ in range(FAILURES_MAX):
         await fleet.probe(one)
-    assert one.health.health is Health.DOWN
+    assert one.health.state is Health.DOWN
 
 
 async def test_one_workers_nonsense_does_not_stop_the_probes_of_the_others(monkeypatch):
@@ -142,10 +142,10 @@ async def test_one_workers_nonsense_does_not_stop_the_probes_of_the_others(monke
     fleet = fleet_of(good, bad)
     probing = asyncio.create_task(fleet.run())
     async with asyncio.timeout(60):
-        while bad.health.health is not Health.DOWN:
+        while bad.health.state is not Health.DOWN:
             await asyncio.sleep(0)
         good.adapter.says = WorkerReport(models=("m",))
-        while good.health.health is not Health.UP:
+        while good.health.state is not Health.UP:
             await asyncio.sleep(0)
     assert not probing.done()
     probing.cancel()
@@ -165,7 +165,7 @@ async def test_only_what_is_the_workers_fault_counts_against_it(failure, health,
     fleet = fleet_of(one)
     await fleet.probe(one)
     fleet.request_failed(one, WorkerFailed("x", failure=failure))
-    assert (one.health.health, one.failures) == (health, failures)
+    assert (one.health.state, one.failures) == (health, failures)
 
 
 async def test_a_failure_that_was_the_workers_after_all_counts():
@@ -173,7 +173,7 @@ async def test_a_failure_that_was_the_workers_after_all_counts():
     fleet = fleet_of(one)
     await fleet.probe(one)
     fleet.blame(one, WorkerFailed("status 500", failure=FailureKind.SERVER_ERROR))
-    assert one.health.health is Health.SUSPECT
+    assert one.health.state is Health.SUSPECT
 
 
 async def test_a_worker_that_sleeps_is_not_asked_and_has_lost_its_cache():

@@ -81,12 +81,12 @@ async def test_a_silent_worker_is_probed_then_down_and_at_last_its_streams_are_b
     await pass_silently(detector, QUIET_SECONDS_MIN - LOOK_SECONDS, other)
     assert silent.adapter.probes == 0
     await pass_silently(detector, LOOK_SECONDS, other)
-    assert (silent.adapter.probes, silent.health.health) == (1, Health.UP)
+    assert (silent.adapter.probes, silent.health.state) == (1, Health.UP)
     await pass_silently(detector, PROBE_ANSWER_SECONDS_MAX, other)
-    assert (silent.health.health, silent.adapter.abandoned, silent.adapter.broken) == (Health.DOWN, 1, 0)
+    assert (silent.health.state, silent.adapter.abandoned, silent.adapter.broken) == (Health.DOWN, 1, 0)
     await pass_silently(detector, BROKEN_SECONDS, other)
     assert silent.adapter.broken > 0
-    assert (other.adapter.probes, other.health.health) == (0, Health.UP)
+    assert (other.adapter.probes, other.health.state) == (0, Health.UP)
 
 
 async def test_any_byte_ends_the_silence_that_of_an_answered_probe_too(stage):
@@ -95,7 +95,7 @@ async def test_any_byte_ends_the_silence_that_of_an_answered_probe_too(stage):
         await pass_silently(detector, QUIET_SECONDS_MIN + PROBE_ANSWER_SECONDS_MAX - LOOK_SECONDS, other)
         silent.adapter.received += 1
         await pass_silently(detector, LOOK_SECONDS, other)
-    assert silent.health.health is Health.UP
+    assert silent.health.state is Health.UP
     assert silent.adapter.probes == 5
 
 
@@ -103,7 +103,7 @@ async def test_answers_that_slow_clients_hold_up_are_no_silence(stage):
     silent, other, detector = stage
     silent.adapter.awaited = False
     await pass_silently(detector, 60, other)
-    assert (silent.health.health, silent.adapter.probes) == (Health.UP, 0)
+    assert (silent.health.state, silent.adapter.probes) == (Health.UP, 0)
 
 
 async def test_time_in_which_the_gateway_does_not_look_is_no_silence(stage):
@@ -117,28 +117,28 @@ async def test_time_in_which_the_gateway_does_not_look_is_no_silence(stage):
     running.cancel()
     await asyncio.wait([running])
     assert silences[WorkerId("silent")].seconds <= 2 * LOOK_SECONDS
-    assert silent.health.health is Health.UP
+    assert silent.health.state is Health.UP
 
 
 async def test_a_worker_without_requests_is_not_looked_at(stage):
     silent, other, detector = stage
     silent.load.streams = 0
     await pass_silently(detector, 60, other)
-    assert (silent.health.health, silent.adapter.probes) == (Health.UP, 0)
+    assert (silent.health.state, silent.adapter.probes) == (Health.UP, 0)
 
 
 async def test_streams_are_not_broken_off_where_no_other_worker_serves(stage):
     silent, other, detector = stage
     other.health = other.health.drained()
     await pass_silently(detector, 60, other)
-    assert (silent.health.health, silent.adapter.abandoned, silent.adapter.broken) == (Health.DOWN, 0, 0)
+    assert (silent.health.state, silent.adapter.abandoned, silent.adapter.broken) == (Health.DOWN, 0, 0)
 
 
 async def test_a_draining_worker_goes_on_draining(stage):
     silent, other, detector = stage
     silent.health = silent.health.drained()
     await pass_silently(detector, 2 * BROKEN_SECONDS, other)
-    assert silent.health.health is Health.DRAINING
+    assert silent.health.state is Health.DRAINING
     assert silent.adapter.broken > 0
 
 
@@ -171,4 +171,4 @@ async def test_a_worker_of_a_kind_that_cannot_tell_is_left_alone():
     one.adapter = Plain()
     detector = StallDetector(Fleet([one]))
     await pass_silently(detector, 60)
-    assert one.health.health is Health.UP
+    assert one.health.state is Health.UP

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from gateway.domain.prompt_blocks import PromptBlocks
-from gateway.fleet.circuit_breaker import HealthState
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
+from gateway.fleet.worker_health import WorkerHealth
 from gateway.kv_index.feedback import Feedback
 from gateway.kv_index.match_confidence import MatchConfidence
 from gateway.routing.router import Router
@@ -84,7 +84,7 @@ def _worker(name, clock):
         models=frozenset({"m"}),
         models_fixed=True,
         learnt=LearntSpeed(Speed(ms_per_token=0.1, fixed_ms=20, step_ms=20)),
-        health=HealthState(Health.UP),
+        health=WorkerHealth(Health.UP),
         report=WorkerReport(kv_tokens_max=1_000_000),
         reported=True,
     )

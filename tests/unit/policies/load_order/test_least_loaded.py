@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from gateway.fleet.circuit_breaker import HealthState
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
+from gateway.fleet.worker_health import WorkerHealth
 from policies.cell_ownership import AWAY_TOKENS
 from policies.load_order.least_loaded import RANKED_MAX
 from radix_cache.match import WorkerId
@@ -36,7 +36,7 @@ def worker(name, **fields):
         adapter=Adapter(),
         models=frozenset({"m"}),
         models_fixed=True,
-        health=HealthState(Health.UP),
+        health=WorkerHealth(Health.UP),
         **fields,
     )
 

@@ -1,4 +1,4 @@
-"""The circuit breaker and the health of one worker as one state machine: a pure table of transitions.
+"""The health of one worker, with its circuit breaker, as one state machine: a pure table of transitions.
 
     from       probe answered    answer began   probe failed              request failed
     suspect    up                up             suspect; the third: down  suspect; the third: down; too many: open
@@ -58,10 +58,10 @@ TRIAL_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class HealthState:
-    """The health of a worker; every event returns the next state."""
+class WorkerHealth:
+    """The health of a worker: its state, and what decides the next one; every event returns a new value."""
 
-    health: Health = Health.SUSPECT
+    state: Health = Health.SUSPECT
     failures: int = 0
     """Failures in a row, of probes and requests."""
     strain: float = 0.0
@@ -78,27 +78,27 @@ class HealthState:
     @property
     def routable(self) -> bool:
         """Whether new requests may be sent to the worker: it is up or suspect. See also `Worker.able`."""
-        return self.health in (Health.UP, Health.SUSPECT)
+        return self.state in (Health.UP, Health.SUSPECT)
 
     @property
     def circuit_open(self) -> bool:
         """Whether the worker is down because its requests fail while its probes are answered."""
         return self.open_until is not None
 
-    def probe_answered(self, now: float, *, idle: bool = False) -> "HealthState":
+    def probe_answered(self, now: float, *, idle: bool = False) -> "WorkerHealth":
         """Return the state after an answered probe; `idle`: the worker has no requests of this gateway."""
-        if self.health is Health.DRAINING:
+        if self.state is Health.DRAINING:
             return self
         if self.on_trial:
             over = idle and now >= self.trial_until
-            return replace(self, health=Health.UP, failures=0, on_trial=False) if over else self
+            return replace(self, state=Health.UP, failures=0, on_trial=False) if over else self
         if self.open_until is None:
-            return replace(self, health=Health.UP, failures=0)
+            return replace(self, state=Health.UP, failures=0)
         if now < self.open_until:
             return self
         return replace(
             self,
-            health=Health.SUSPECT,
+            state=Health.SUSPECT,
             failures=0,
             strain=STRAIN_ON_TRIAL,
             on_trial=True,
@@ -106,20 +106,20 @@ class HealthState:
             open_until=None,
         )
 
-    def probe_failed(self) -> "HealthState":
+    def probe_failed(self) -> "WorkerHealth":
         """Return the state after a probe that was not answered."""
-        if self.health is Health.DRAINING:
+        if self.state is Health.DRAINING:
             return self
         strain = min(self.strain, STRAIN_ON_TRIAL)
         return replace(self._failed(), strain=strain, on_trial=False, open_until=None)
 
-    def answer_began(self) -> "HealthState":
+    def answer_began(self) -> "WorkerHealth":
         """Return the state after the worker began to answer a request; any answer counts, also a refusal."""
-        if self.health is Health.DRAINING or self.open_until is not None:
+        if self.state is Health.DRAINING or self.open_until is not None:
             return self
-        return replace(self, health=Health.UP, failures=0, on_trial=False)
+        return replace(self, state=Health.UP, failures=0, on_trial=False)
 
-    def answer_ended(self) -> "HealthState":
+    def answer_ended(self) -> "WorkerHealth":
         """Return the state after an answer came to its end."""
         if not self.strain:
             return self
@@ -128,37 +128,37 @@ class HealthState:
             replace(self, strain=strain) if strain >= STRAIN_OVER else replace(self, strain=0.0, openings=0)
         )
 
-    def request_failed(self, now: float) -> "HealthState":
+    def request_failed(self, now: float) -> "WorkerHealth":
         """Return the state after a request that failed by the worker's fault.
 
         It could not be sent, its connection broke before or within the answer, or the worker answered with a server
         error where another worker answered the same request.
         """
-        if self.health is Health.DRAINING or self.open_until is not None:
+        if self.state is Health.DRAINING or self.open_until is not None:
             return self
         strain = self.strain * STRAIN_KEPT + 1
         if strain <= STRAIN_MAX and not self.on_trial:
             return replace(self._failed(), strain=strain)
         seconds = min(OPEN_SECONDS * 2.0**self.openings, OPEN_SECONDS_MAX)
-        return HealthState(
+        return WorkerHealth(
             Health.DOWN, strain=strain, open_until=now + seconds, openings=min(self.openings + 1, 10)
         )
 
-    def stalled(self) -> "HealthState":
+    def stalled(self) -> "WorkerHealth":
         """Return the state after the worker was silent while probes and requests waited: it is down at once."""
-        if self.health is Health.DRAINING:
+        if self.state is Health.DRAINING:
             return self
-        return replace(self, health=Health.DOWN, failures=FAILURES_MAX, on_trial=False, open_until=None)
+        return replace(self, state=Health.DOWN, failures=FAILURES_MAX, on_trial=False, open_until=None)
 
-    def drained(self) -> "HealthState":
+    def drained(self) -> "WorkerHealth":
         """Return the state of a worker that gets no more requests: it leaves, or an operator asked for it."""
-        return HealthState(Health.DRAINING)
+        return WorkerHealth(Health.DRAINING)
 
-    def resumed(self) -> "HealthState":
+    def resumed(self) -> "WorkerHealth":
         """Return the state after the draining was ended."""
-        return HealthState() if self.health is Health.DRAINING else self
+        return WorkerHealth() if self.state is Health.DRAINING else self
 
-    def _failed(self) -> "HealthState":
+    def _failed(self) -> "WorkerHealth":
         failures = self.failures + 1
-        down = failures >= FAILURES_MAX or self.health is Health.DOWN
-        return replace(self, health=Health.DOWN if down else Health.SUSPECT, failures=failures)
+        down = failures >= FAILURES_MAX or self.state is Health.DOWN
+        return replace(self, state=Health.DOWN if down else Health.SUSPECT, failures=failures)
