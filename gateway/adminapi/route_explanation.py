@@ -52,11 +52,11 @@ class WorkerRanked(msgspec.Struct, kw_only=True):
     """A worker in the ranking.
 
     `rank`: from 1, the best; null for a worker that is no candidate, with the cause in `reason`. `prefill_worker`:
-    the worker that computes the prompt, if it is another one; cache, load and window are those of that worker.
+    the worker that computes the prompt, if it is another one; cache, load and room are those of that worker.
     `matched_tokens`: tokens of the prompt in its cache, also those about to be; of these, `host_tokens` and
-    `disk_tokens` are not in GPU memory. `doubted_tokens`: further tokens that may be in the cache. `has_window`:
-    the request would be sent at once; else `waits_because` says why not. `terms`: the parts of `cost_ms`; of a
-    pair, those of the prefill worker.
+    `disk_tokens` are not in GPU memory. `doubted_tokens`: further tokens that may be in the cache. `has_room`:
+    whether the worker has room, so that the request would be sent at once; else `waits_because` says why not.
+    `terms`: the parts of `cost_ms`; of a pair, those of the prefill worker.
     """
 
     worker: str
@@ -75,7 +75,7 @@ class WorkerRanked(msgspec.Struct, kw_only=True):
     streams: int = 0
     kv_tokens: int = 0
     kv_tokens_max: int | None = None
-    has_window: bool = False
+    has_room: bool = False
     waits_because: str = ""
     terms: dict[str, float] = {}
 
@@ -275,7 +275,7 @@ def _ranked(
         streams=worker.streams,
         kv_tokens=worker.kv_tokens,
         kv_tokens_max=worker.kv_tokens_max,
-        has_window=not waits_because,
+        has_room=not waits_because,
         waits_because=waits_because,
         terms=route.terms._asdict() if route.terms is not None else {},
     )
@@ -289,7 +289,7 @@ def _provider(rank: int, worker: Worker, route: Route) -> WorkerRanked:
         state=worker.health.state.value,
         reason=route.reason,
         streams=worker.load.streams,
-        has_window=True,
+        has_room=True,
     )
 
 

@@ -17,7 +17,7 @@ from gateway.dispatch.pending_request import Attempt, PendingRequest
 from gateway.dispatch.placement import Placement, Placements
 from gateway.fleet.fleet import Fleet
 from gateway.kv_index.feedback import Feedback
-from policies.admission.target_refusal import SAMPLES_MIN
+from policies.admission.ttft_chance import SAMPLES_MIN
 from radix_cache.index import PrefixIndex
 from workers.adapter import FailureKind, WorkerAnswer, WorkerFailed
 
@@ -115,7 +115,7 @@ class AttemptReports:
         pending.progress.attempt_failed(
             worker.id, "timed_out" if cause.timed_out else cause.failure.name.lower()
         )
-        self._fleet.request_failed(worker, cause)
+        self._fleet.worker_failed(worker, cause)
 
     def learn(self, pending: PendingRequest, attempt: Attempt) -> None:
         """Learn what was cached, and how long the first token took for so many tokens."""

@@ -9,7 +9,7 @@ from gateway.dispatch.pending_request import Attempt, PendingRequest
 from gateway.dispatch.worker_calls import MakeCall
 from gateway.quotas.quota_store import Lease
 from policies.admission.retry_budget import RetryBudget
-from policies.admission.target_refusal import SAMPLES_MIN
+from policies.admission.ttft_chance import SAMPLES_MIN
 from policies.latency_model import predicted_ttft_p95_ms
 from workers.adapter import WorkerAnswer, WorkerCall, WorkerFailed
 

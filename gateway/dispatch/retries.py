@@ -44,7 +44,7 @@ class Retries:
         self._clock = clock
 
     def raise_if_final(self, pending: PendingRequest, cause: WorkerFailed) -> None:
-        """Record that an attempt brought no answer; raise the error for the client unless another worker may be tried.
+        """Record that an attempt brought no answer; raise the client's error unless another worker may be tried.
 
         Only this request is looked at; whether the retry budget of all requests allows it, and whether a worker is
         left, is asked next, in `placement`. Raises WorkerTimeout, WorkerError, ContextExceeded or Overloaded.

@@ -97,8 +97,8 @@ class Fleet(WorkerLookup):
         worker.failures += 1
         self._count_failure(worker, "an answer broke off")
 
-    def request_failed(self, worker: Worker, cause: WorkerFailed) -> None:
-        """Note that a request got no answer.
+    def worker_failed(self, worker: Worker, cause: WorkerFailed) -> None:
+        """Note that a worker gave a request no answer.
 
         A busy worker is healthy. A server error counts once another worker has answered the request: see `blame`.
         """

@@ -21,7 +21,7 @@ from policies.admission.filled_workers import (
 )
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
-from policies.admission.window_sizes import dispatch_window
+from policies.admission.window_sizes import window_for_targets
 
 KEPT_SECONDS = 0.1
 """How long a window is kept: for so long a tenant that begins to crowd may go unnoticed. A new window costs 0.02 ms
@@ -135,7 +135,7 @@ class DispatchWindows:
             return kept.window
         models = self._fleet.models_beside(model) | {model}
         demand, ms_per_token = self._in_sight.demand(models, now), self._ms_per_token(model)
-        window = dispatch_window(
+        window = window_for_targets(
             demand,
             contended=self._in_sight.contended(models, now),
             ms_per_token=ms_per_token,

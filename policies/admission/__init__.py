@@ -8,5 +8,5 @@ knows of classes and tenants (recent_work.py: of their work; tenant_demand.py: o
 filled_workers.py keeps some workers for urgent classes, or for tenants beside a crowd, and fills the others.
 awaited_tokens.py says which request has a worker of its own and counts it there while it waits, passed_over.py when
 such a request is looked at again in the queue of all gateways.
-target_refusal.py refuses what would miss its target; limit_windows.py (quotas) and retry_budget.py stand alone.
+ttft_chance.py refuses what would miss its TTFT target; limit_windows.py (quotas) and retry_budget.py stand alone.
 """

@@ -53,7 +53,7 @@ OPEN_SHARE = 0.5
 """Share of the narrow window that an open worker has ahead at most."""
 
 
-def dispatch_window(
+def window_for_targets(
     targets: Collection[float],
     *,
     contended: bool,

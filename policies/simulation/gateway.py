@@ -16,7 +16,7 @@ from xxhash import xxh3_64_intdigest
 from policies.admission.closed_workers import ClosedWorkers
 from policies.admission.hold import close_enough_to_best, hold_while_contended
 from policies.admission.passed_over import VainLook, WorkerAhead, looks_at_streams
-from policies.admission.target_refusal import MeetsTarget, has_a_chance, in_time
+from policies.admission.ttft_chance import MeetsTarget, has_a_chance, in_time
 from policies.admission.window_room import leaves_one_open
 from policies.load_order.least_loaded import RANKED_MAX
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from policies.admission.awaited_tokens import AwaitedTokens
 from policies.admission.passed_over import WorkerAhead
-from policies.admission.target_refusal import MeetsTarget
+from policies.admission.ttft_chance import MeetsTarget
 from policies.admission.window_room import fits_window
 from policies.latency_model import computed_tokens
 from policies.others_load import NO_TOTALS, LoadTotals, OthersLoad, must_be_computed_at

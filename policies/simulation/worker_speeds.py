@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from policies.admission.target_refusal import MeetsTarget
+from policies.admission.ttft_chance import MeetsTarget
 from policies.latency_model import updated_step_ms
 from policies.simulation.scenario import Scenario
 from policies.simulation.trace import MODEL

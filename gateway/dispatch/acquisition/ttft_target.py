@@ -1,6 +1,6 @@
 """The TTFT target of a service class: which routes meet it, and what happens to a request if none does.
 
-wait_end.py ends the wait of a request whose target has passed.
+wait_rules.py ends the wait of a request whose target has passed.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from gateway.dispatch.pending_request import PendingRequest
 from gateway.domain.errors import ClientTimeoutPassed, TargetMissed
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.waiting_room import WaitingRoom
-from policies.admission.target_refusal import MeetsTarget, has_a_chance, in_time
+from policies.admission.ttft_chance import MeetsTarget, has_a_chance, in_time
 from policies.routing.protocol import Ranking, Route
 
 

@@ -22,7 +22,7 @@ from gateway.dispatch.acquisition.request_ranking import RequestRanking, queued_
 from gateway.dispatch.acquisition.shared_turn_placements import SharedTurnPlacements
 from gateway.dispatch.acquisition.ttft_target import Demoted, TtftTargets
 from gateway.dispatch.acquisition.urgent_preemption import UrgentPreemption
-from gateway.dispatch.acquisition.wait_end import WaitEnds
+from gateway.dispatch.acquisition.wait_rules import WaitRules
 from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements
@@ -73,7 +73,7 @@ class WorkerAcquisition:
         self._window = window
         self._clock = clock
         self.providers = ProviderPlacements(fleet, overflow, queue, rooms, placements, clock)
-        self._wait_ends = WaitEnds(overflow, clock)
+        self._wait_rules = WaitRules(overflow, clock)
         targets = self.targets = TtftTargets(fleet, clock)
         ranking = self._ranking = RequestRanking(router, targets)
         self.own_turns = OwnTurnPlacements(
@@ -170,7 +170,7 @@ class WorkerAcquisition:
             placement = await room.wait_with_all(
                 ticket,
                 partial(self._shared_turns.place_in_turn, pending, ticket, decision, self._begin_to_wait),
-                self._wait_ends.soonest(pending, room, ticket),
+                self._wait_rules.soonest_end(pending, room, ticket),
             )
         else:
             placement = room.at_once(ticket, partial(self.own_turns.place_now, pending, decision=decision))
@@ -247,7 +247,7 @@ class WorkerAcquisition:
             placement = await room.wait(
                 ticket,
                 partial(self.own_turns.place_now, pending),
-                self._wait_ends.soonest(pending, room, ticket),
+                self._wait_rules.soonest_end(pending, room, ticket),
                 partial(self._estimated_anew, pending),
             )
         finally:

@@ -26,7 +26,7 @@ export async function open() {
       { head: "worker", cell: (w) => w.worker }, { head: "rank", n: true, cell: (w) => w.rank ?? "-" },
       { head: "state", cell: (w) => w.state, mark: (w) => w.state }, { head: "cost", n: true, cell: (w) => millis(w.cost_ms) },
       { head: "TTFT", n: true, cell: (w) => millis(w.predicted_ttft_ms) }, { head: "cached", n: true, cell: (w) => number(w.matched_tokens) },
-      { head: "room", cell: (w) => (w.has_window ? "yes" : "no") }, { head: "why", text: true, cell: (w) => w.reason },
+      { head: "room", cell: (w) => (w.has_room ? "yes" : "no") }, { head: "why", text: true, cell: (w) => w.reason },
       { head: "parts of the cost", text: true, cell: (w) => Object.entries(w.terms).map(([n, v]) => `${n.replace(/_ms$/, "")} ${v.toFixed(1)}`).join(", ") || "-" }],
     found.workers.slice(0, 100)));
   return { element: h("div", {}, h("p", { class: "dim" }, "Where a request would go now, and why. Nothing is sent to a worker."),

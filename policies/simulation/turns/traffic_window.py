@@ -12,7 +12,7 @@ from policies.admission.filled_workers import (
 )
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import WaitingTotals
-from policies.admission.window_sizes import dispatch_window
+from policies.admission.window_sizes import window_for_targets
 from policies.service_class import ServiceClass
 from policies.simulation.trace import MODEL
 from radix_cache.match import WorkerId
@@ -95,7 +95,7 @@ class TrafficWindow:
 
     def _new_window(self, ms_per_token: float, fillable: Sequence[WorkerId], now: float) -> DispatchWindow:
         demand = self._in_sight.demand((MODEL,), now)
-        return dispatch_window(
+        return window_for_targets(
             demand,
             contended=self._in_sight.contended((MODEL,), now),
             ms_per_token=ms_per_token,

@@ -11,7 +11,7 @@ from gateway.adminapi import openapi
 from gateway.discovery.worker_registry import WorkerRegistry
 from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.filled_workers import FilledWorkers
-from policies.admission.target_refusal import SAMPLES_MIN
+from policies.admission.ttft_chance import SAMPLES_MIN
 from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.cost import CostPolicy
 from radix_cache.match import WorkerId
@@ -81,7 +81,7 @@ async def test_a_route_is_explained_by_the_windows_of_filled_workers(operated):
             _, found = await explained(running, "word " * 1000, service_class=name)
             assert found["service_class"] == name
             waits[name] = {each["worker"]: each["waits_because"] for each in found["workers"]}
-            at_once = {each["worker"] for each in found["workers"] if each["has_window"]}
+            at_once = {each["worker"] for each in found["workers"] if each["has_room"]}
             assert at_once == {worker for worker, why in waits[name].items() if not why}
         dispatch.fleet["w1"].load.streams -= 1
     kept = "kept for more urgent requests"
@@ -110,9 +110,9 @@ async def test_a_class_that_prefers_another_worker_to_being_late_is_explained_so
             answered = "w0" if one.seen else "w1"
             _, found = await explained(running, "hello", service_class="chat")
     assert (first["worker"], answered, late["worker"]) == (other, other, slow)
-    assert first["has_window"]
+    assert first["has_room"]
     assert late["waits_because"] == "its first token would be late, and another worker's would not"
-    assert all(each["has_window"] for each in found["workers"])
+    assert all(each["has_room"] for each in found["workers"])
 
 
 async def test_a_route_is_explained_by_the_windows_beside_tenants_that_crowd(operated):

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.domain.errors import WorkerError
 from gateway.domain.token_usage import PromptDetails, TokenUsage
-from policies.admission.target_refusal import SAMPLES_MIN
+from policies.admission.ttft_chance import SAMPLES_MIN
 from radix_cache.match import WorkerId
 from tests.fakes.attempt_outcomes import (
     BAD_REQUEST,

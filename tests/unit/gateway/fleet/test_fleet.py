@@ -164,7 +164,7 @@ async def test_only_what_is_the_workers_fault_counts_against_it(failure, health,
     one = worker("a", Adapter())
     fleet = fleet_of(one)
     await fleet.probe(one)
-    fleet.request_failed(one, WorkerFailed("x", failure=failure))
+    fleet.worker_failed(one, WorkerFailed("x", failure=failure))
     assert (one.health.state, one.failures) == (health, failures)
 
 

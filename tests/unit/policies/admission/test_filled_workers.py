@@ -12,7 +12,7 @@ from policies.admission.filled_workers import (
     leaves_slots,
 )
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
-from policies.admission.window_sizes import dispatch_window
+from policies.admission.window_sizes import window_for_targets
 
 VOICE, CODE, CHAT, BATCH = 0.15, 0.2, 0.5, 2.0
 FILLED = FilledWorkers(last_open="b", tokens=9000, patient_seconds=0.3)
@@ -23,7 +23,7 @@ def of(demand, workers="abcd", tokens_max=16_384):
 
 
 def window(filled=FILLED):
-    return dispatch_window(
+    return window_for_targets(
         {VOICE, CHAT, BATCH},
         contended=False,
         ms_per_token=0.02,
@@ -164,7 +164,7 @@ def test_beside_crowding_tenants_as_many_workers_stay_open_as_the_others_need_up
 
 
 def beside_tenants(*, contended=True, targets=(CHAT,), flood=NONE_WAITING):
-    return dispatch_window(
+    return window_for_targets(
         targets,
         contended=contended,
         ms_per_token=0.02,

@@ -6,11 +6,11 @@ from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.search_bounds import passed_over_max
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 from policies.admission.window_room import fits_window
-from policies.admission.window_sizes import dispatch_window
+from policies.admission.window_sizes import window_for_targets
 
 
 def window_of(targets, ms_per_token=0.02, *, contended=False, flood=NONE_WAITING, workers=0):
-    return dispatch_window(
+    return window_for_targets(
         targets,
         contended=contended,
         ms_per_token=ms_per_token,

@@ -169,7 +169,7 @@ def test_how_long_a_provider_rests_is_what_it_says_within_a_bound_and_is_told(ca
     fleet.subscribe(listener)
     for one in (full, ours):
         for _ in range(9):
-            fleet.request_failed(one, WorkerFailed("full", failure=FailureKind.BUSY, **cause))
+            fleet.worker_failed(one, WorkerFailed("full", failure=FailureKind.BUSY, **cause))
         assert (one.failures, one.health.state, one.health.strain) == (0, Health.UP, 0.0)
     assert full.rests_until == (clock() + seconds if seconds else float("-inf"))
     assert ours.rests_until == float("-inf")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.admission.target_refusal import SAMPLES_MIN, has_a_chance, in_time
+from policies.admission.ttft_chance import SAMPLES_MIN, has_a_chance, in_time
 from policies.latency_model import PrefillFit
 from workers.worker import Speed
 

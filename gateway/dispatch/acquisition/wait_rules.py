@@ -1,4 +1,4 @@
-"""What ends a request's wait in the queue before the bound of its waiting room does.
+"""The rules that end a request's wait in the queue before the bound of its waiting room does.
 
     the timeout that its client asked for                       ClientTimeoutPassed
     the TTFT target of its class, if late requests do not wait  TargetMissed, or it goes on as batch work
@@ -22,14 +22,14 @@ from policies.admission.waiting_bounds import shed_after_seconds
 from policies.queueing.protocol import Ticket
 
 
-class WaitEnds:
+class WaitRules:
     """Decides when a request stops waiting in the queue. `clock`: seconds on the monotonic clock."""
 
     def __init__(self, overflow: ProviderOverflow, clock: Callable[[], float]) -> None:
         self._overflow = overflow
         self._clock = clock
 
-    def soonest(self, pending: PendingRequest, room: WaitingRoom[Any], ticket: Ticket) -> WaitEnd | None:
+    def soonest_end(self, pending: PendingRequest, room: WaitingRoom[Any], ticket: Ticket) -> WaitEnd | None:
         """Return what ends the request's wait sooner than the bound of its waiting room; None: nothing does."""
         service_class, expires_at = pending.service_class, pending.ctx.expires_at
         ends: list[WaitEnd] = []

@@ -1,4 +1,4 @@
-"""Refusal for the TTFT target: a request is refused once no worker is likely to meet it any more.
+"""The chance of a first token by the TTFT target; a request is refused once no worker is likely to meet its target.
 
 A request that is refused misses its target for certain, and one that is sent and is late costs only its prefill. So
 it is refused if its chance is below CHANCE_MIN. The errors of predictions are assumed to follow Laplace's

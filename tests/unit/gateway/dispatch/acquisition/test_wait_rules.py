@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.dispatch.acquisition.wait_end import WaitEnds
+from gateway.dispatch.acquisition.wait_rules import WaitRules
 from gateway.queueing.queued_request import QueuedRequest
 from policies.service_class import CHAT, VOICE
 from tests.fakes.dispatch_stage import DispatchStage, with_class
@@ -17,8 +17,8 @@ def patience(stage, service_class, **context):
     """Return in how many seconds the wait of a new request ends; None: the class ends none."""
     request, room = stage.pending(stage.context(service_class, **context)), stage.rooms.of("m")
     ticket = room.ticket(QueuedRequest(tenant="acme", cost=1.0))
-    ends = WaitEnds(stage.overflow, stage.clock).soonest(request, room, ticket)
-    return round(ends.until - stage.clock(), 6) if ends is not None else None
+    end = WaitRules(stage.overflow, stage.clock).soonest_end(request, room, ticket)
+    return round(end.until - stage.clock(), 6) if end is not None else None
 
 
 def test_a_class_that_waits_ends_no_wait(stage):
