@@ -41,7 +41,7 @@ async def test_a_worker_that_is_well_again_is_tried_with_one_request_and_taken_b
             ill.then(break_after=None)
             await running.until(lambda: health(running).on_trial, 60)
             async with asyncio.timeout(60):
-                while health(running).health.value != "up":
+                while health(running).state.value != "up":
                     assert (await ask(running))[0] == 200
             assert ill.seen[-1].ended == "finished"
 
@@ -52,7 +52,7 @@ async def test_what_clients_do_wrong_and_what_is_busy_opens_no_circuit(gateway, 
         only.then(status=status)
         for _ in range(12):
             await ask(running)
-        assert (health(running).health.value, health(running).strain) == ("up", 0.0)
+        assert (health(running).state.value, health(running).strain) == ("up", 0.0)
 
 
 async def test_clients_that_leave_open_no_circuit(gateway):
@@ -62,7 +62,7 @@ async def test_clients_that_leave_open_no_circuit(gateway):
             async with running.chat("hello", stream=True) as response:
                 await response.content.readany()
         await running.until(lambda: running.idle)
-        assert (health(running).health.value, health(running).strain) == ("up", 0.0)
+        assert (health(running).state.value, health(running).strain) == ("up", 0.0)
 
 
 async def test_the_only_worker_is_asked_also_with_its_circuit_open(gateway):
