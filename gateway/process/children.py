@@ -119,7 +119,7 @@ class Child:
         if self._output is not None:
             self._output.cancel()
 
-    async def _new_process(self, errors: "IO[bytes] | None") -> Process:
+    async def _new_process(self, errors: IO[bytes] | None) -> Process:
         """Start the command. `errors` is the file of its standard error, None for that of this process."""
         return await asyncio.create_subprocess_exec(
             *self._command(self.url),

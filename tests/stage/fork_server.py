@@ -52,20 +52,23 @@ def main() -> None:
             os.close(descriptor)
 
 
-def _keep(request: ForkRequest, told: int, output: int, errors: int) -> None:
-    """Fork once more; run the module in the fork, and wait here for its end."""
+def _keep(request: ForkRequest, reports: int, output: int, errors: int) -> None:
+    """Fork once more; run the module in the fork, and wait here for its end.
+
+    Its process id and then its exit code are written to the socket `reports`.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     die_with_parent()
     pid = os.fork()
     if pid == 0:
-        os.close(told)
+        os.close(reports)
         _run(request, output, errors)
         return
     os.close(output)
     os.close(errors)
-    os.write(told, b"%d\n" % pid)
+    os.write(reports, b"%d\n" % pid)
     _, status = os.waitpid(pid, 0)
-    os.write(told, b"%d\n" % os.waitstatus_to_exitcode(status))
+    os.write(reports, b"%d\n" % os.waitstatus_to_exitcode(status))
     os._exit(0)
 
 

@@ -70,7 +70,7 @@ class Fork:
 class ForkedChild(Child):
     """A child whose command `python -m MODULE ARGUMENTS...` is run by a fork."""
 
-    async def _new_process(self, errors: "IO[bytes] | None") -> Fork:  # type: ignore[override]
+    async def _new_process(self, errors: IO[bytes] | None) -> Fork:  # type: ignore[override]
         assert errors is not None
         _, _, module, *arguments = self._command(self.url)
         environment = {**os.environ, **(self._environment or {})}
@@ -87,10 +87,10 @@ def start_fork(
 ) -> tuple[int, socket.socket, int]:
     """Start a fork, and return its process id, the socket of its exit code, and the pipe of its output."""
     request = ForkRequest(module, [*arguments], environment, os.getcwd())
-    keeper, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    keeper, keepers_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     output, written = os.pipe()
-    with told:
-        descriptors = [told.fileno(), written, errors]
+    with keepers_end:
+        descriptors = [keepers_end.fileno(), written, errors]
         socket.send_fds(_server(), [msgspec.msgpack.encode(request)], descriptors)
     os.close(written)
     pid = int(keeper.recv(16))

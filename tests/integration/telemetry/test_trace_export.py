@@ -110,9 +110,10 @@ async def test_the_rows_of_a_batch_link_to_the_span_of_the_batch(gateway):
             batch = await create(running, line("a"), line("b"))
             while (await show(running, batch))["status"] != "completed":
                 await asyncio.sleep(0.02)
-            tracing = running.here.gateway.services.tracing
-            await asyncio.wait_for(asyncio.to_thread(tracing.close), 60)
-    of_batch = next(span for span in collector.spans if span.name == "batch")
+            # The span follows the status, and the spans of the rows go before it.
+            while not (of_batches := [span for span in collector.spans if span.name == "batch"]):
+                await asyncio.sleep(0.02)
+    (of_batch,) = of_batches
     rows = [span for span in collector.spans if span.name == "chat m"]
     assert len(rows) == 2
     for row in rows:
