@@ -10,14 +10,12 @@ import secrets
 from collections import deque
 from contextlib import suppress
 
-from gateway.concurrency.bounded_wait import bounded_wait
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
 
 ANNOUNCE_SECONDS = 2.0
 GONE_MS = 7000
 """A gateway that has not announced itself for so long does not count."""
-CLOSE_SECONDS_MAX = 1.0
 
 _ANNOUNCE = Script.from_text(
     """#!lua
@@ -59,7 +57,6 @@ class GatewayCount:
                 await self.announce()
             await asyncio.sleep(ANNOUNCE_SECONDS)
 
-    async def close(self) -> None:
-        """Remove this gateway from those that count, once it announces itself no more. Waits for a bounded time."""
-        with suppress(RedisDown, TimeoutError):
-            await bounded_wait(self._scripts.ask("ZREM", self._key, self._name), CLOSE_SECONDS_MAX)
+    def close(self) -> None:
+        """Remove this gateway from those that count, once `run` has ended."""
+        self._scripts.ask("ZREM", self._key, self._name)

@@ -66,7 +66,8 @@ class QuotaParts:
             timeout_seconds=timeout_seconds,
         )
         leases = Leases(escrow, events, flush=escrow.flush_if_short)
-        for close in (gateway_count.close, store.close, leases.close, escrow.close):
+        stack.callback(gateway_count.close)
+        for close in (store.close, leases.close, escrow.close):
             stack.push_async_callback(close)
         return cls(
             store=store,
