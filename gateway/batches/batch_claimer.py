@@ -33,6 +33,7 @@ class BatchClaimer:
         self._kept_seconds = kept_seconds
         self._runs: dict[asyncio.Task[None], BatchRun] = {}
         self._due = asyncio.Event()
+        self._claiming = asyncio.Lock()
         self._closed = False
         self._swept_at: float | None = None
 
@@ -74,8 +75,14 @@ class BatchClaimer:
             async with asyncio.timeout(LEAVE_SECONDS_MAX):
                 for run in runs.values():
                     await self._services.store.release(run.batch)
+                async with self._claiming:
+                    pass  # A batch whose claim was under way is released by now.
 
     async def _claim(self) -> None:
+        async with self._claiming:
+            await self._claim_as_many_as_may_run()
+
+    async def _claim_as_many_as_may_run(self) -> None:
         while not self._closed and len(self._runs) < self._running_max:
             batch = await self._services.store.claim(self._services.lease_seconds)
             if batch is None:

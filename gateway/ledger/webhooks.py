@@ -13,6 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -105,10 +106,21 @@ class Webhooks:
             until_ms=round((now + CLAIM_SECONDS) * 1000),
             limit=AT_ONCE,
         )
-        said = await asyncio.gather(*(self._attempt(http, event) for event in claimed))
+        try:
+            said = await asyncio.gather(*(self._attempt(http, event) for event in claimed))
+        except asyncio.CancelledError:
+            await self._give_back(claimed)
+            raise
         for event, (status, words) in zip(claimed, said, strict=True):
             await self._store_outcome(event, status, words)
         return bool(claimed)
+
+    async def _give_back(self, claimed: Sequence[Mapping[str, Any]]) -> None:
+        """Make events due at once whose delivery was interrupted, since the gateway stops."""
+        with suppress(DatabaseDown, DatabaseConflict):
+            for event in claimed:
+                due_ms = round(self._wall() * 1000)
+                await self._outbox.store_outcome(event, said="interrupted", due_ms=due_ms, ended_ms=None)
 
     async def _attempt(self, http: aiohttp.ClientSession, event: Mapping[str, Any]) -> tuple[int, str]:
         """Return the status of an attempt (0 without an answer) and a text that describes it."""

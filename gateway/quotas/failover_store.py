@@ -24,12 +24,15 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from operator import attrgetter
+from typing import TypeVar
 
 import msgspec
 
 from gateway.quotas.events import LimitEvents
 from gateway.quotas.gateway_share import refusal_of_whole, share_of, status_share
+from gateway.quotas.leases import CLOSE_SECONDS_MAX
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota_store import (
     COMPLETED,
@@ -54,6 +57,8 @@ IDLE_PING_SECONDS = 5.0
 UNSETTLED_MAX = 10_000
 SETTLED_AT_ONCE_MAX = 256
 SEEN_MAX = 10_000
+
+LeftOver = TypeVar("LeftOver")
 
 _scope_name = attrgetter("name")
 
@@ -214,17 +219,26 @@ class FailoverQuotaStore:
             self.availability.ping_answered(in_time=in_time)
             await self._settle_left_over()
 
+    async def close(self) -> None:
+        """Send the shared store what is left over, once `run` has ended. Waits for a bounded time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                await self._settle_left_over()
+
     async def _settle_left_over(self) -> None:
         """Send the shared store what could not be sent while Redis was away."""
-        for _ in range(len(self._unheard)):
-            lease = self._unheard.popleft()
-            try:
-                await self._shared.release(lease)
-            except QuotaStoreUnavailable:
-                self._unheard.append(lease)
+        for _ in range(0, len(self._unheard), SETTLED_AT_ONCE_MAX):
+            unheard = _taken_from(self._unheard)
+            releases = [self._shared.release(lease) for lease in unheard]
+            results = await asyncio.gather(*releases, return_exceptions=True)
+            self._unheard.extend(
+                lease
+                for lease, result in zip(unheard, results, strict=True)
+                if isinstance(result, QuotaStoreUnavailable)
+            )
         for _ in range(0, len(self._unsettled), SETTLED_AT_ONCE_MAX):
-            some = [self._unsettled.popleft() for _ in range(min(len(self._unsettled), SETTLED_AT_ONCE_MAX))]
-            await asyncio.gather(*(self._end_shared(*each) for each in some))
+            unsettled = _taken_from(self._unsettled)
+            await asyncio.gather(*(self._end_shared(*each) for each in unsettled))
 
     def _end_while_away(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
         """End a lease that was granted locally, or whose end cannot be sent to the shared store now.
@@ -282,6 +296,11 @@ class FailoverQuotaStore:
         self._seen.move_to_end(account)
         if len(self._seen) > SEEN_MAX:
             self._seen.popitem(last=False)
+
+
+def _taken_from(left_over: deque[LeftOver]) -> list[LeftOver]:
+    """Remove the oldest ones, as many as are sent together, and return them."""
+    return [left_over.popleft() for _ in range(min(len(left_over), SETTLED_AT_ONCE_MAX))]
 
 
 async def _nothing_granted() -> GrantedAhead:

@@ -2,7 +2,7 @@
 
 Each gateway writes its name to Redis again and again, and learns how many there are. While Redis is away the last
 number holds. A smaller number holds once no larger one was heard for GONE_MS: in a Redis that has lost its data the
-first gateway would find itself alone.
+first gateway would find itself alone. A gateway that stops removes its name.
 """
 
 import asyncio
@@ -56,3 +56,7 @@ class GatewayCount:
             with suppress(RedisDown):
                 await self.announce()
             await asyncio.sleep(ANNOUNCE_SECONDS)
+
+    def close(self) -> None:
+        """Remove this gateway from those that count, once `run` has ended."""
+        self._scripts.ask("ZREM", self._key, self._name)

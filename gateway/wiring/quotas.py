@@ -36,7 +36,7 @@ class QuotaParts:
         stack: AsyncExitStack,
         spent: SpentReader | None = None,
     ) -> "QuotaParts":
-        """Return the services; nothing is sent yet. The stack gives back what is reserved.
+        """Return the services; nothing is sent yet. The stack gives back what is reserved, escrow first.
 
         `spent` reads what accounts have used, to put back the usage of long windows.
         """
@@ -66,8 +66,9 @@ class QuotaParts:
             timeout_seconds=timeout_seconds,
         )
         leases = Leases(escrow, events, flush=escrow.flush_if_short)
-        stack.push_async_callback(leases.close)
-        stack.push_async_callback(escrow.close)
+        stack.callback(gateway_count.close)
+        for close in (store.close, leases.close, escrow.close):
+            stack.push_async_callback(close)
         return cls(
             store=store,
             escrow=escrow,

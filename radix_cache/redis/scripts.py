@@ -7,7 +7,7 @@ call is made once more. In a cluster the order holds per slot.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import hiredis
@@ -29,6 +29,10 @@ BYTES_WAITING_MAX = 32 * 2**20
 The path of a prompt of 131,072 tokens takes 64 KiB; thousands of them would fill a gateway's memory in the two
 seconds until a silent server is given up. A healthy server is never so far behind.
 """
+
+CLOSE_SECONDS_MAX = 1.0
+ANSWERED_SECONDS = 0.005
+"""How often a client that closes looks whether all calls are answered."""
 
 
 class ScriptCaller:
@@ -126,9 +130,17 @@ class ScriptCaller:
                 connection.close()
 
     async def close(self) -> None:
-        """Close all connections; calls that still wait fail with RedisDown."""
+        """Wait for the answers to earlier calls, for a bounded time, and close all connections.
+
+        Calls without an answer by then fail with RedisDown, and so do new ones.
+        """
         self.flush()
         self._closed = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                # Answers come to many futures, which are not kept here.
+                while self._redis.calls:  # noqa: ASYNC110
+                    await asyncio.sleep(ANSWERED_SECONDS)
         await self._redis.close()
 
     def _start_call(

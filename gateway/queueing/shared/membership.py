@@ -99,6 +99,8 @@ class Membership:
         self._tasks: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
+        self._join_sent = False
+        """Whether Redis may know this gateway: it has carried out a join by now, or will."""
         self._joins = 0
         self._late = 0
         self._late_since = 0.0
@@ -175,11 +177,11 @@ class Membership:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        up, self.up = self.up, False
+        join_sent, self._join_sent, self.up = self._join_sent, False, False
         self.known_ids.clear()
         if self.shared:
             self._stop_sharing()
-        if up:
+        if join_sent:
             try:
                 async with asyncio.timeout(1.0):
                     await self._store.beat(self.queues(), 0)
@@ -292,6 +294,7 @@ class Membership:
         return (await self._store.join(self.queues(), LEASE_MS, name, places))[-1]
 
     async def _join(self) -> None:
+        self._join_sent = True
         joined = self._store.join(self.queues(), LEASE_MS, f"{self._store.gateway}.first")
         joined.add_done_callback(_fetch_exception)
         try:

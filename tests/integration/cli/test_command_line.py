@@ -397,29 +397,70 @@ async def test_the_embedded_valkey_is_started_again_and_dies_with_its_gateway(se
             await asyncio.sleep(0.05)
 
 
-async def test_what_tenants_have_used_survives_a_restart(settings_file):
+@pytest.fixture
+def limited_tenant(settings_file):
+    """Settings with a tenant of ten requests a day, and a function that sends one and returns how many remain."""
     _, output, _ = run_command("keys", "new", "--config", settings_file())
     key = re.search(r"rg-\S+", output)[0]
     entry = yaml.safe_load(output.partition("settings:\n")[2])
-    async with ScriptedWorker() as worker:
-        path = settings_file(
+
+    def settings(worker):
+        return settings_file(
             workers=[{"id": "a", "kind": "sglang", "url": worker.url, "models": ["m"]}],
             plans=[{"name": "p", "limits": [{"requests": 10, "per": "day"}]}],
             tenants=[{"id": "acme", "plan": "p", "keys": entry}],
+            # On a busy machine Valkey may need longer than the default, and the gateway would decide alone.
+            redis={"timeout_ms": 2000},
         )
-        remaining = []
+
+    async def send(serving):
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+        headers = {"Authorization": f"Bearer {key}"}
+        async with (
+            aiohttp.ClientSession() as http,
+            http.post(serving.url + "/v1/chat/completions", json=body, headers=headers) as response,
+        ):
+            assert response.status == 200, await response.text()
+            return int(response.headers["x-ratelimit-remaining-requests"])
+
+    return settings, send
+
+
+async def stop(serving):
+    """Stop a gateway with SIGTERM, and wait until it has ended."""
+    serving.process.send_signal(signal.SIGTERM)
+    await asyncio.to_thread(serving.process.wait, 60)
+
+
+async def test_what_tenants_have_used_survives_a_restart(limited_tenant):
+    settings, send = limited_tenant
+    async with ScriptedWorker() as worker:
+        path, remaining = settings(worker), []
         for _ in range(2):
             with Serving(path) as serving:
-                async with aiohttp.ClientSession() as http:
-                    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-                    headers = {"Authorization": f"Bearer {key}"}
-                    url = serving.url + "/v1/chat/completions"
-                    async with http.post(url, json=body, headers=headers) as response:
-                        assert response.status == 200, await response.text()
-                        remaining.append(int(response.headers["x-ratelimit-remaining-requests"]))
-                serving.process.send_signal(signal.SIGTERM)
-                await asyncio.to_thread(serving.process.wait, 60)
+                remaining.append(await send(serving))
+                await stop(serving)
     assert remaining == [9, 8]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_a_gateway_started_in_place_of_a_stopped_one_grants_whole_limits_alone(
+    limited_tenant, tmp_path
+):
+    """While Valkey is silent the gateway decides alone, and the stopped gateway has no share of the limits."""
+    settings, send = limited_tenant
+    async with ScriptedWorker() as worker:
+        path, remaining = settings(worker), []
+        for silent in (False, True, False):
+            with Serving(path) as serving:
+                remaining.append(await send(serving))
+                if silent:
+                    (valkey,) = pids_of_valkey(tmp_path / "state")
+                    os.kill(valkey, signal.SIGSTOP)
+                    remaining.append(await send(serving))
+                    os.kill(valkey, signal.SIGCONT)
+                await stop(serving)
+    assert remaining == [9, 8, 7, 6]
 
 
 def test_a_gateway_starts_without_torch_and_grpc(tmp_path):

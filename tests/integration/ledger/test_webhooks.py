@@ -1,5 +1,6 @@
 """Webhooks: signed, tried again, delivered once; and their events. SQLite and PostgreSQL."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -29,6 +30,8 @@ class Receiver:
     def __init__(self):
         self.told = []
         self.statuses = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.url = ""
 
     async def __aenter__(self):
@@ -46,6 +49,7 @@ class Receiver:
     async def hear(self, http):
         body = await http.read()
         self.told.append((http.headers.copy(), body))
+        await self.may_answer.wait()
         status = self.statuses.pop(0) if self.statuses else 204
         return web.Response(status=status, headers={"location": f"{self.url}/elsewhere"})
 
@@ -161,6 +165,23 @@ async def test_two_gateways_do_not_deliver_the_same_event_at_once(database, rece
     assert not {event["id"] for event in first} & {event["id"] for event in second}
     # The gateway that claimed them has died: they are due again.
     assert len(await scene.outbox.claim(["books"], now_ms=60_000, until_ms=90_000, limit=10)) == 6
+
+
+async def test_an_event_whose_delivery_is_interrupted_is_due_at_once(database, receiver):
+    """The gateway stops: another one need not wait for the end of its claim."""
+    scene = Scene(database, receiver.url)
+    await scene.put("e1")
+    receiver.may_answer.clear()
+    delivering = asyncio.create_task(scene.deliver())
+    async with asyncio.timeout(60):
+        while not receiver.told:
+            await asyncio.sleep(0.005)
+    delivering.cancel()
+    await asyncio.gather(delivering, return_exceptions=True)
+    receiver.may_answer.set()
+    assert await scene.deliver()
+    assert not await scene.deliver()
+    assert len(receiver.told) == 2
 
 
 async def test_an_event_for_nobody_here_waits(database, receiver):

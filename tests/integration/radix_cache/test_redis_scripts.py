@@ -110,6 +110,32 @@ async def test_a_caller_that_is_cancelled_leaves_no_reservation(scripts):
     assert isinstance(await store.reserve(reservation("next", "cancelled")), Lease)
 
 
+@pytest.mark.parametrize("silent_seconds", [0.0, 0.3])
+async def test_what_was_asked_before_the_close_is_done(scripts, own_valkey, silent_seconds):
+    """Nothing waits for the release of a lease; else it would stay until it is no longer renewed."""
+    closing = ScriptCaller(own_valkey.url)
+    store = RedisQuotaStore(closing, 10.0)
+    lease = await store.reserve(reservation("held", "closed"))
+    if silent_seconds:
+        own_valkey.signal(signal.SIGSTOP)
+        asyncio.get_running_loop().call_later(silent_seconds, own_valkey.signal, signal.SIGCONT)
+    store.release(lease)
+    await closing.close()
+    assert isinstance(await RedisQuotaStore(scripts, 10.0).reserve(reservation("next", "closed")), Lease)
+
+
+async def test_a_server_that_stays_silent_does_not_keep_a_client_from_closing(own_valkey, monkeypatch):
+    monkeypatch.setattr("radix_cache.redis.scripts.CLOSE_SECONDS_MAX", 0.05)
+    closing = ScriptCaller(own_valkey.url)
+    assert await closing.call(ECHO, [], [1]) == 1
+    own_valkey.signal(signal.SIGSTOP)
+    unanswered = closing.call(ECHO, [], [2])
+    await closing.close()
+    with pytest.raises(RedisDown, match="closed"):
+        await unanswered
+    own_valkey.signal(signal.SIGCONT)
+
+
 async def test_a_lease_that_nobody_renews_frees_its_concurrency(scripts, monkeypatch):
     """The gateway that held it has died."""
     dying, living = RedisQuotaStore(scripts, 10.0), RedisQuotaStore(scripts, 10.0)

@@ -417,6 +417,18 @@ async def test_at_the_end_everything_is_given_back_and_nothing_more_is_taken(ahe
     assert await running(store) == 0
 
 
+async def test_what_the_store_decides_while_the_escrow_closes_is_given_back(ahead, store, clock):
+    await busy(ahead, clock)
+    lease = await ahead.reserve(asked("the last"))
+    store.may.clear()
+    ahead.settle(lease, Cost(prompt_tokens=1))
+    ahead.flush()
+    assert len(ahead._accounts.known(lease.reservation).ahead) > 0
+    asyncio.get_running_loop().call_later(0.05, store.may.set)
+    await ahead.close()
+    assert await running(store) == 0
+
+
 async def test_accounts_are_bounded_and_who_has_to_go_gives_back(ahead, store, clock, monkeypatch):
     monkeypatch.setattr(escrow_accounts, "ACCOUNTS_MAX", 3)
     for name in "abcdef":

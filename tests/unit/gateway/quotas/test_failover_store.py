@@ -413,3 +413,27 @@ async def test_nothing_is_reserved_ahead_while_redis_is_away(store, shared):
     granted = await store.settle_and_reserve([(lease, Cost(prompt_tokens=1))], [ask("ahead")])
     assert granted.count == 0
     assert store.local_decisions == 0
+
+
+async def test_what_is_left_over_when_the_gateway_stops_is_sent_once_more(store, shared):
+    """Redis was away for a moment, and is back before any ping."""
+    used = await store.reserve(ask("used"))
+    shared.loses_answers = True
+    await store.reserve(ask("unheard"))
+    shared.away = True
+    await store.settle(used, Cost(prompt_tokens=1))
+    shared.away = shared.loses_answers = False
+    await store.close()
+    assert shared.settled == ["rused"]
+    assert (await shared.reserve(ask("next"))).limit_statuses[0].remaining == 1
+
+
+async def test_a_gateway_stops_while_redis_stays_away(store, shared, monkeypatch):
+    lease = await store.reserve(ask(1))
+    shared.away = True
+    await store.settle(lease, Cost(prompt_tokens=1))
+    await store.close()
+    monkeypatch.setattr(failover_store, "CLOSE_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(shared, "settle", lambda *_: asyncio.get_running_loop().create_future())
+    await store.close()
+    assert shared.settled == []

@@ -39,3 +39,21 @@ async def test_a_redis_that_has_lost_its_data_does_not_make_one_gateway_of_many(
     await one.announce()
     assert one.count == 2
     await scripts.close()
+
+
+async def test_a_gateway_that_was_closed_no_longer_counts(own_valkey):
+    """Else a gateway that is started in its place grants only a part of every limit while Redis is away."""
+    scripts = ScriptCaller(own_valkey.url)
+    stopped, started = gateway_count.GatewayCount(scripts), gateway_count.GatewayCount(scripts)
+    await stopped.announce()
+    stopped.close()
+    await started.announce()
+    assert started.count == 1
+    await scripts.close()
+
+
+async def test_a_gateway_closes_also_while_redis_is_away(own_valkey):
+    scripts = ScriptCaller(own_valkey.url)
+    own_valkey.kill()
+    gateway_count.GatewayCount(scripts).close()
+    await scripts.close()
