@@ -123,14 +123,15 @@ async def fork_module(
     directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
     errors: IO[bytes] | None = None,
+    imported: tuple[str, ...] = GATEWAY,
 ) -> Fork:
     """Run `python -m module arguments` in a fork, whose output is read by this event loop.
 
     `directory`, `environment`: those of this process where they are None; `errors`: the file of its standard error,
-    which is discarded where that is None.
+    which is discarded where that is None; `imported`: the modules that are imported before the fork.
     """
     descriptor = errors.fileno() if errors is not None else None
-    pid, keeper, output = _start(GATEWAY, module, arguments, directory, environment, descriptor)
+    pid, keeper, output = _start(imported, module, arguments, directory, environment, descriptor)
     stdout = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(stdout), os.fdopen(output, "rb")
