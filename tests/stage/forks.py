@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,6 @@ import msgspec
 
 from gateway.process.children import Child
 from tests.stage.fork_server import ForkRequest
-from tests.stage.server_program import start_program
 
 ROOT = Path(__file__).parents[2]
 GATEWAY = ("gateway.cli.commands.serve",)
@@ -191,10 +191,13 @@ def _start(
 
 @cache
 def _server(imported: tuple[str, ...]) -> socket.socket:
-    """Start a server of this process, and return the socket of its requests; it ends with this process."""
+    """Start a server of this process, and return the socket of its requests.
+
+    The server ends when this process has closed the socket, and not with the thread that started it.
+    """
     requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        start_program(
+        subprocess.Popen(
             [sys.executable, "-m", "tests.stage.fork_server", *imported],
             stdin=theirs,
             cwd=ROOT,

@@ -59,6 +59,7 @@ async def several(tmp_path, valkey):
         try:
             async with asyncio.timeout(120):
                 said = (await process.stdout.readline()).decode()
+            assert said, (tmp_path / "log").read_text()
             url = re.match(r"radixgate ready at (\S+)", said)[1]
             admin = re.findall(r"operators at (http://127[\w.:]+)", (tmp_path / "log").read_text())[0]
             several = Several(process, url, admin, key.text)
