@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -13,6 +11,7 @@ import pytest
 
 from gateway import pipeline
 from gateway.telemetry.request_record import RequestRecord
+from tests.stage.forks import WORKER, BlockingFork, fork_blocking
 from workers.engine import tiny_checkpoint
 
 MODEL = "tiny"
@@ -20,36 +19,26 @@ PAGE_SIZE = 16
 
 
 class EmbeddedWorker:
-    """`radixgate worker` in a process of its own."""
+    """`radixgate worker` in a process of its own, a fork."""
 
     def __init__(self, checkpoint: Path, log: Path, *options: str) -> None:
         self.url = ""
         self._log = log
-        self._command = [
-            *(
-                sys.executable,
-                "-m",
-                "gateway",
-                "worker",
-                "--model",
-                str(checkpoint),
-                "--served-model-name",
-                MODEL,
-            ),
+        self._arguments = [
+            *("worker", "--model", str(checkpoint), "--served-model-name", MODEL),
             *("--page-size", str(PAGE_SIZE), "--kv-tokens", "8192", "--threads", "1", *options),
         ]
-        self.process: subprocess.Popen[str] | None = None
+        self.process: BlockingFork | None = None
 
     def start(self, port: int = 0) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        self.process = subprocess.Popen(
-            [*self._command, "--port", str(port)],
-            stdout=subprocess.PIPE,
-            stderr=self._log.open("ab"),
-            env=environment,
-            text=True,
-        )
-        assert self.process.stdout is not None
+        with self._log.open("ab") as errors:
+            self.process = fork_blocking(
+                *("gateway", *self._arguments, "--port", str(port)),
+                environment=environment,
+                errors=errors,
+                imported=WORKER,
+            )
         for line in self.process.stdout:
             if found := re.search(r"worker ready at (\S+)", line):
                 self.url = found[1]

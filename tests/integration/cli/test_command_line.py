@@ -19,6 +19,7 @@ import yaml
 from gateway.runtime import server
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.command_line import run_command
+from tests.stage.forks import fork_blocking
 
 
 def run_process(*arguments, seconds_max=150, **environment):
@@ -156,16 +157,18 @@ def test_a_new_key_fits_the_settings_and_its_hash_can_be_made_again(settings_fil
     assert run_command("check-config", "--config", path)[0] == 0
 
 
-class Serving:
-    """`radixgate serve` in a process of its own."""
+def start_program(*arguments):
+    """Start `python -m` as a program, for what a fork could do otherwise."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
-    def __init__(self, path):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "serve", "--config", str(path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+
+class Serving:
+    """`radixgate serve` in a process of its own, a fork unless another way to start it is given."""
+
+    def __init__(self, path, start=fork_blocking):
+        self.process = start("gateway", "serve", "--config", str(path))
         lines = [self.process.stdout.readline() for _ in range(2)]
         assert all(lines), self.process.stderr.read()
         self.url = re.search(r"ready at (\S+)", lines[0])[1]
@@ -196,7 +199,7 @@ async def readiness(serving, http):
 async def test_a_gateway_serves_and_stops_when_told(settings_file):
     async with ScriptedWorker() as worker:
         path = settings_file(workers=[{"id": "a", "kind": "sglang", "url": worker.url, "models": ["m"]}])
-        with Serving(path) as serving:
+        with Serving(path, start_program) as serving:
             async with aiohttp.ClientSession() as http:
                 body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
                 async with http.post(serving.url + "/v1/chat/completions", json=body) as response:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import sys
 import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 from gateway.process.running_gateways import GatewayInfo, announced, running_gateways
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.command_line import run_command
+from tests.stage.forks import fork_module
 
 SECONDS_MAX = 60.0
 REPOSITORY = os.getcwd()
@@ -46,12 +46,8 @@ async def serving(directory, environment, worker, **more):
         **more,
     }
     (directory / "gateway.yaml").write_text(yaml.safe_dump(settings))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", "serve", "--config", "gateway.yaml"),
-        cwd=directory,
-        env=environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+    process = await fork_module(
+        *("gateway", "serve", "--config", "gateway.yaml"), directory=directory, environment=environment
     )
     try:
         async with asyncio.timeout(SECONDS_MAX):

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import struct
-import subprocess
 import sys
 from array import array
 from uuid import uuid4
@@ -24,6 +23,7 @@ from radix_cache.shared.tree_store import TreeStore
 from radix_cache.tiers import Tier
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.command_line import run_command
+from tests.stage.forks import fork_blocking
 
 KEYS = Keys(prefix="rg")
 ACME = Namespace(model="llama", block_size=64, group="tenant:acme")
@@ -431,11 +431,8 @@ class Serving:
     """`radixgate serve` with an embedded Valkey."""
 
     def __init__(self, file):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "serve", "--config", str(file)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        with file.with_suffix(".log").open("ab") as errors:
+            self.process = fork_blocking("gateway", "serve", "--config", str(file), errors=errors)
         self.url = re.search(r"ready at (\S+)", self.process.stdout.readline())[1]
 
     def __enter__(self):

@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import shlex
-import sys
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -14,6 +13,7 @@ import yaml
 from gateway.settings.sources import load_settings
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.command_line import run_command
+from tests.stage.forks import fork_module
 
 SECONDS_MAX = 60.0
 REPOSITORY = os.getcwd()
@@ -27,13 +27,11 @@ def environment(tmp_path):
 @asynccontextmanager
 async def serving(directory, environment, *arguments):
     """Run `radixgate serve` in a directory until it is ready, and give the lines that it printed."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", "serve", *map(str, arguments)),
+    process = await fork_module(
+        *("gateway", "serve", *map(str, arguments)),
         *("--set", "drain.notice_seconds=0", "--set", "redis.escrow=false"),
-        cwd=directory,
-        env=environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        directory=directory,
+        environment=environment,
     )
     try:
         async with asyncio.timeout(SECONDS_MAX):

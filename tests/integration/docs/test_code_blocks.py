@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import sys
 import tomllib
 from contextlib import asynccontextmanager
 
@@ -25,6 +24,7 @@ from gateway.settings.sources import load_settings
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.docs.code_blocks import ROOT, blocks, blocks_of, commands_of, pages
 from tests.stage.command_line import run_command
+from tests.stage.forks import fork_module
 
 SECONDS_MAX = 60.0
 LANGUAGES = {"sh", "yaml", "python", "toml", "text", "json"}
@@ -123,12 +123,8 @@ async def deployment(directory):
         settings = {"workers": [worker.url], "listen": {"port": 0}, "admin": {"port": 0}}
         settings["drain"] = {"notice_seconds": 0, "seconds": 1}
         (directory / "gateway.yaml").write_text(yaml.safe_dump(settings))
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gateway", "serve", "--config", "gateway.yaml"),
-            cwd=directory,
-            env=environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+        process = await fork_module(
+            *("gateway", "serve", "--config", "gateway.yaml"), directory=directory, environment=environment
         )
         try:
             async with asyncio.timeout(SECONDS_MAX):

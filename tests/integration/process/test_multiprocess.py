@@ -5,13 +5,13 @@ import json
 import os
 import re
 import signal
-import sys
 
 import aiohttp
 import pytest
 
 from gateway.tenants.keys import new_key, pepper
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.forks import fork_module
 from tests.stage.processes import gateway_processes, is_reaped
 
 SECRET = "a secret of the tests"
@@ -54,14 +54,12 @@ async def several(tmp_path, valkey):
         }
         file = tmp_path / "gateway.yaml"
         file.write_text(json.dumps(settings))
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gateway", "serve", "--config", str(file)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=(tmp_path / "log").open("wb"),
-        )
+        with (tmp_path / "log").open("wb") as errors:
+            process = await fork_module("gateway", "serve", "--config", str(file), errors=errors)
         try:
             async with asyncio.timeout(120):
                 said = (await process.stdout.readline()).decode()
+            assert said, (tmp_path / "log").read_text()
             url = re.match(r"radixgate ready at (\S+)", said)[1]
             admin = re.findall(r"operators at (http://127[\w.:]+)", (tmp_path / "log").read_text())[0]
             several = Several(process, url, admin, key.text)

@@ -7,13 +7,14 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from tests.stage.forks import WORKER, Fork, fork_module
 from tests.unit.workers.engine_server.conftest import Serve
 from workers import engine_server
 from workers.engine_server.__main__ import main
@@ -22,13 +23,22 @@ ROOT = Path(engine_server.__file__).parents[2]
 LONG = {"prompt": "The gateway", "max_tokens": 6000, "ignore_eos": True, "stream": True}
 
 
-async def start(*arguments: str) -> Process:
-    command = [sys.executable, "-m", "workers.engine_server", "--threads", "1", *arguments]
+COMMAND = ("workers.engine_server", "--threads", "1")
+
+
+async def start_program(*arguments: str) -> Process:
+    command = [sys.executable, "-m", *COMMAND, *arguments]
     return await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, cwd=ROOT)
 
 
+async def start_fork(*arguments: str) -> Fork:
+    return await fork_module(*COMMAND, *arguments, directory=ROOT, imported=WORKER)
+
+
 @asynccontextmanager
-async def worker(model: Path, *arguments: str) -> AsyncIterator[tuple[Process, str]]:
+async def worker(
+    model: Path, *arguments: str, start: Callable[..., Awaitable[Process | Fork]] = start_fork
+) -> AsyncIterator[tuple[Process | Fork, str]]:
     process = await start("--model", str(model), "--port", "0", *arguments)
     try:
         line = (await asyncio.wait_for(process.stdout.readline(), 60)).decode()
@@ -41,7 +51,10 @@ async def worker(model: Path, *arguments: str) -> AsyncIterator[tuple[Process, s
 
 
 async def test_sigterm_lets_streams_finish_and_ends_with_zero(model: Path) -> None:
-    async with worker(model, "--drain-seconds", "30") as (process, url), aiohttp.ClientSession() as session:
+    async with (
+        worker(model, "--drain-seconds", "30", start=start_program) as (process, url),
+        aiohttp.ClientSession() as session,
+    ):
         body = {**LONG, "max_tokens": 600}
         async with session.post(f"{url}/v1/completions", json=body) as response:
             await response.content.readline()
@@ -91,7 +104,7 @@ async def test_a_stream_without_end_is_cut_at_the_bound(model: Path) -> None:
 
 async def test_a_taken_port_is_one_line_and_exit_code_one(model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        process = await start("--model", str(model), "--port", str(taken.getsockname()[1]))
+        process = await start_program("--model", str(model), "--port", str(taken.getsockname()[1]))
         out, err = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, out) == (1, b"")
     assert len(err.splitlines()) == 1
