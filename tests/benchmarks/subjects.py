@@ -37,6 +37,7 @@ SUBJECTS = (DIRECT, RADIXGATE, ASKING, TOKENS, ENVOY, PROCESSES, SMG, AIOHTTP)
 
 TEXT_MODEL, TOKENS_MODEL = "bench-text", "bench-tokens"
 READY = re.compile(r"ready at (\S+)")
+_SHIPPED = re.compile(r"^radixgate_usage_shipped_total(?:\{.*\})? (\S+)", re.MULTILINE)
 START_SECONDS_MAX = 60.0
 INSTALL_SECONDS_MAX = 300.0
 
@@ -174,6 +175,8 @@ async def running(
         for one in subjects:
             await _serving(one)
         admin_urls = [f"http://127.0.0.1:{port}" for port in admin_ports]
+        for url in admin_urls:
+            await _storing_usage(url)
         yield Field(subjects=subjects, notes=notes, admin_urls=admin_urls)
     finally:
         await carriers.aclose()
@@ -248,6 +251,23 @@ async def _serving(subject: Subject) -> None:
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise ChildFailed(f"{subject.name} does not answer") from None
+
+
+async def _storing_usage(admin_url: str) -> None:
+    """Wait until a gateway has stored the usage of a request. Raises ChildFailed.
+
+    It makes the tables of a new state directory before the first one, and is slower for that time.
+    """
+    try:
+        async with asyncio.timeout(START_SECONDS_MAX), aiohttp.ClientSession() as http:
+            while True:
+                async with http.get(f"{admin_url}/metrics") as answer:
+                    text = await answer.text()
+                if sum(map(float, _SHIPPED.findall(text))):
+                    return
+                await asyncio.sleep(0.1)
+    except (TimeoutError, aiohttp.ClientError) as err:
+        raise ChildFailed("the gateway stores no usage") from err
 
 
 def _new_keys(state_directory: Path) -> tuple[NewKey, NewKey]:
