@@ -234,11 +234,18 @@ class TrafficInSight:
 
         It is 0 if no other tenant is in sight, or if the tenant's work has no more than `tokens_min` tokens.
         """
+        own, in_all = self.work_beside_others(model, tenant, now)
+        return own / in_all if own > tokens_min else 0.0
+
+    def work_beside_others(self, model: str, tenant: str, now: float) -> tuple[float, float]:
+        """Return the tokens of a tenant's recent work for this model, and those of all tenants' work.
+
+        Both are 0 if no other tenant is in sight.
+        """
         seen = self._seen.get(model)
         if seen is None or not seen.others.has_besides(tenant, now):
-            return 0.0
-        own, in_all = seen.work.of_tenant(tenant, now)
-        return own / in_all if own > tokens_min else 0.0
+            return 0.0, 0.0
+        return seen.work.of_tenant(tenant, now)
 
     def standing_flood(self, models: Iterable[str], now: float) -> WaitingTotals:
         """Return what waits for these models in floods that have lasted for STANDING_SECONDS."""
