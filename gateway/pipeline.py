@@ -95,7 +95,7 @@ class Services:
 
 async def serve(exchange: Exchange, services: Services) -> None:
     """Serve one request, from its API key to its record."""
-    progress = Progress(exchange.id, exchange.surface.value, services.clock, services.wall)
+    progress = Progress(exchange.id, str(exchange.surface), services.clock, services.wall)
     traceparent = exchange.traceparent
     progress.trace = services.tracing.begin(
         traceparent, exchange.tracestate if traceparent is not None else None, exchange.batch
