@@ -45,6 +45,7 @@ from gateway.domain.errors import (
 )
 from gateway.domain.exchange import Exchange
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.request import InferenceRequest
 from gateway.domain.request_context import RequestContext
 from gateway.domain.tenant import Tenant
 from gateway.fleet.fleet import Fleet
@@ -54,6 +55,7 @@ from gateway.models.catalogue import Catalogue
 from gateway.models.model_selection import ModelSelection
 from gateway.models.service_classes import ServiceClasses
 from gateway.quotas.headers import openai_headers
+from gateway.quotas.quota_store import Lease
 from gateway.relay.relay import relay
 from gateway.telemetry.progress import Progress
 from gateway.telemetry.request_record import CLIENT_CLOSED, RequestRecord
@@ -93,7 +95,7 @@ class Services:
 
 async def serve(exchange: Exchange, services: Services) -> None:
     """Serve one request, from its API key to its record."""
-    progress = Progress(exchange.id, exchange.surface.value, services.clock, services.wall)
+    progress = Progress(exchange.id, str(exchange.surface), services.clock, services.wall)
     traceparent = exchange.traceparent
     progress.trace = services.tracing.begin(
         traceparent, exchange.tracestate if traceparent is not None else None, exchange.batch
@@ -141,7 +143,8 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
 
     pending = attempts.pending_request(ctx, prompt, progress)
     make_call = partial(calls.make, pending)
-    headers = openai_headers(lease.limit_statuses) if lease.limit_statuses else {}
+    headers: dict[str, str] = {}
+    prepare = partial(prepare_answer, exchange, ctx.request, lease, headers)
     keep_alive = None
     if ctx.request.stream and ctx.comment_seconds is not None:
         keep_alive = partial(send_comments, exchange, ctx.comment_seconds)
@@ -152,7 +155,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
             try:
                 # Send the request to the worker, and relay its answer. Every ending closes the worker's stream.
                 try:
-                    worker_answer = await attempts.open(pending, lease, make_call)
+                    worker_answer = await attempts.open(pending, lease, make_call, prepare)
                     assert pending.attempt is not None
                     worker = pending.attempt.placement.worker
                     await relay(
@@ -206,6 +209,15 @@ async def encode(
     if progress.trace is not None:
         progress.mark("tokenise")
     return ctx, prompt
+
+
+def prepare_answer(
+    exchange: Exchange, request: InferenceRequest, lease: Lease, headers: dict[str, str]
+) -> None:
+    """Do what the answer needs of the gateway before it begins, while the worker computes; fill in `headers`."""
+    headers.update(openai_headers(lease.limit_statuses))
+    if request.stream:
+        exchange.prepare_stream(headers)
 
 
 def with_context_length(ctx: RequestContext, fleet: Fleet) -> RequestContext:

@@ -74,6 +74,9 @@ class RowExchange:
         """Pass the number of prompt tokens on to the dialect."""
         self._dialect.set_prompt_tokens(prompt_tokens, output_tokens_max)
 
+    def prepare_stream(self, headers: Mapping[str, str]) -> None:
+        """Do nothing: a row is never streamed."""
+
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         """Raise WorkerError: a row is never streamed."""
         raise WorkerError

@@ -114,28 +114,43 @@ class Attempts:
         attempt = pending.attempt = Attempt(placement)
         pending.lead_by(attempt)
 
-    async def open(self, pending: PendingRequest, lease: Lease, make_call: MakeCall) -> WorkerAnswer:
+    async def open(
+        self,
+        pending: PendingRequest,
+        lease: Lease,
+        make_call: MakeCall,
+        prepare: Callable[[], None] = lambda: None,
+    ) -> WorkerAnswer:
         """Send the request and return the answer, once its first bytes are there.
 
-        Raises WorkerFailed, Preempted.
+        `prepare` is called before that, while the worker computes where that is possible. Raises WorkerFailed,
+        Preempted.
         """
         attempt = pending.attempt
         assert attempt is not None
-        # The adapter calls `predict` once the request is written, or while a connection opens.
-        predict = partial(self._prediction.predict, pending, attempt)
-        call = make_call(attempt.placement, predict)
+        # The adapter calls `on_wait` once the request is written, or while a connection opens.
+        on_wait = partial(self._predict_and_prepare, pending, attempt, prepare)
+        call = make_call(attempt.placement, on_wait)
         attempt.first_byte_seconds_max = call.first_byte_seconds_max
         hedged_after = self._hedged.after_seconds(pending, call, lease) if self._hedged.enabled else None
         if hedged_after is not None:
-            predict()  # The adapter would in a task of its own, which is too late for the next request's ranking.
+            on_wait()  # Called in a task of its own, it would be too late for the next request's ranking.
             answer = await self._hedged.open(pending, attempt, call, hedged_after, make_call)
         elif self._acquisition.limits.preempts and may_be_preempted(pending, call):
-            predict()
+            on_wait()
             answer = await self._preemption.open(pending, attempt, call)
         else:
-            answer = await _open(attempt, call, predict)
+            answer = await _open(attempt, call, on_wait)
         self._answer_begins(pending, answer)
         return answer
+
+    def _predict_and_prepare(
+        self, pending: PendingRequest, attempt: Attempt, prepare: Callable[[], None]
+    ) -> None:
+        """Do once per attempt what need not be done before the request is sent."""
+        if not attempt.predicted:
+            self._prediction.predict(pending, attempt)
+            prepare()
 
     def _answer_begins(self, pending: PendingRequest, answer: WorkerAnswer) -> None:
         """Note the answer on the attempt that leads, and report it, unless `relay` reports its stream."""
@@ -222,14 +237,14 @@ class Attempts:
         self._acquisition.end_and_correct(pending, None, partial(self.reports.free_unused, placement))
 
 
-async def _open(attempt: Attempt, call: WorkerCall, predict: Callable[[], None]) -> WorkerAnswer:
+async def _open(attempt: Attempt, call: WorkerCall, on_wait: Callable[[], None]) -> WorkerAnswer:
     """Send the request to the attempt's worker alone, and wait for the first bytes of its answer."""
     placement = attempt.placement
     if placement.prefill_worker is not placement.worker:
-        predict()  # The calls of a pair may go out in tasks of their own.
+        on_wait()  # The calls of a pair may go out in tasks of their own.
     stream = placement.call_target.stream(call)
     answer = await stream.__aenter__()
     attempt.stream = stream
     if not attempt.predicted:
-        predict()  # The adapter has not called it.
+        on_wait()  # The adapter has not called it.
     return answer

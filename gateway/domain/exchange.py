@@ -110,6 +110,10 @@ class Exchange(Protocol):
         """
         ...
 
+    def prepare_stream(self, headers: Mapping[str, str]) -> None:
+        """Do what can be done of `begin` in advance, while a worker computes; the headers are those of `begin`."""
+        ...
+
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         """Begin a streamed answer by sending its status and headers."""
         ...

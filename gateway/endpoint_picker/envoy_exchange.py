@@ -134,6 +134,9 @@ class EnvoyExchange:
             raise BadRequest("Background responses are not served through this proxy.", param="background")
         return request
 
+    def prepare_stream(self, headers: Mapping[str, str]) -> None:
+        """Do nothing: Envoy makes the head of the answer."""
+
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         """Start a streamed answer."""
         start = self._dialect.stream_start()

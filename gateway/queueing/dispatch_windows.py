@@ -123,10 +123,13 @@ class DispatchWindows:
         It is 0 if no other tenant is in sight, or if a worker computes the tenant's work within the TTFT target of
         its request, `target_seconds`.
         """
+        own, in_all = self._in_sight.work_beside_others(model, tenant, self._clock())
+        if not own:
+            return 0.0
         kept = self._kept.get(model)
         ms_per_token = self._ms_per_token(model) if kept is None else kept.ms_per_token
         little = little_work(target_seconds, ms_per_token=ms_per_token) / self._gateways
-        return self._in_sight.work_share(model, tenant, self._clock(), tokens_min=little)
+        return own / in_all if own > little else 0.0
 
     def of(self, model: str) -> DispatchWindow:
         """Return the window of the model's workers."""

@@ -26,7 +26,7 @@ from gateway.web.bodies.whole_body import whole_body
 from gateway.web.cell_relay import CELL, CellRelay, answer_headers, relayed_chunks
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
-from gateway.web.direct.answer import DirectAnswer
+from gateway.web.direct.answer import AnswerHead, DirectAnswer
 from gateway.web.direct.request import DirectRequest
 from gateway.web.queue_headers import parse_queue_headers
 from gateway.web.request_identity import REQUEST_ID, SERVER, new_request_id, presented_key, set_caller
@@ -45,6 +45,7 @@ STREAM_HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
+EVENT_STREAM_HEADERS = {**STREAM_HEADERS, "content-type": "text/event-stream"}
 
 
 class OneWriteAnswer(web.StreamResponse):
@@ -66,6 +67,8 @@ class HttpExchange:
     """What the HTTP handler returns once the request has been served."""
     _direct_answer: DirectAnswer | None = None
     """The same answer, if the request is a DirectRequest."""
+    _stream_head: AnswerHead | None = None
+    """The head of a stream that may come; see prepare_stream."""
     moved = False
     """Whether another cell serves the request."""
     closes_connection = False
@@ -202,17 +205,28 @@ class HttpExchange:
         body = await whole_body(self._http, self.memory, self._body_bytes_max, self._body_seconds_max)
         return await decode_inference_body(body, self._dialect, tenant, self.memory)
 
+    def prepare_stream(self, headers: Mapping[str, str]) -> None:
+        """Make the head of a streamed answer in advance, as far as it is known."""
+        if self.response is None and not self._dialect.translates_answers:
+            http: object = self._http
+            if isinstance(http, DirectRequest):
+                self._stream_head = self._direct_head(http, 200, headers, EVENT_STREAM_HEADERS)
+
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         """Start a streamed answer, unless a comment has started it already."""
         if self.response is None:
-            await self._begin(status, headers, {**STREAM_HEADERS, "content-type": content_type})
+            http: object = self._http
+            if self._stream_head is not None and status == 200 and isinstance(http, DirectRequest):
+                self._begin_direct(http, self._stream_head)
+            else:
+                await self._begin(status, headers, {**STREAM_HEADERS, "content-type": content_type})
         if self._dialect.translates_answers and (start := self._dialect.stream_start()):
             await self._send(start)
 
     async def comment(self) -> None:
         """Send an SSE comment as a sign of life, which starts the stream. Raises ConnectionResetError."""
         if not self.started:
-            await self._begin(200, {}, {**STREAM_HEADERS, "content-type": "text/event-stream"})
+            await self._begin(200, {}, EVENT_STREAM_HEADERS)
         await self._send(COMMENT)
 
     async def write(self, data: bytes) -> None:
@@ -273,20 +287,34 @@ class HttpExchange:
         self, status: int, of_request: Mapping[str, str], of_answer: Mapping[str, str]
     ) -> web.StreamResponse:
         """Make the head of the answer, which leaves together with the first bytes."""
-        headers = self._headers(of_request, of_answer)
         http: object = self._http
         if isinstance(http, DirectRequest):
-            headers.update(http.answer_headers)
-            http.answer = self._direct_answer = DirectAnswer(
-                http.connection, status, headers, keep_alive=not self.closes_connection
-            )
-            response = self.response = cast(web.StreamResponse, http.answer)
-        else:
-            response = self.response = OneWriteAnswer(status=status, headers=headers)
-            if self.closes_connection:
-                response.force_close()
-            await response.prepare(self._http)
+            return self._begin_direct(http, self._direct_head(http, status, of_request, of_answer))
+        headers = self._headers(of_request, of_answer, with_duration=True)
+        response = self.response = OneWriteAnswer(status=status, headers=headers)
+        if self.closes_connection:
+            response.force_close()
+        await response.prepare(self._http)
         return response
+
+    def _begin_direct(self, http: DirectRequest, head: AnswerHead) -> web.StreamResponse:
+        """Begin the answer to a DirectRequest with this head."""
+        processing_ms = None if self._dialect.translates_answers else self._processing_ms()
+        http.answer = self._direct_answer = DirectAnswer(http.connection, head, processing_ms)
+        response = self.response = cast(web.StreamResponse, http.answer)
+        return response
+
+    def _direct_head(
+        self,
+        http: DirectRequest,
+        status: int,
+        of_request: Mapping[str, str],
+        of_answer: Mapping[str, str],
+    ) -> AnswerHead:
+        """Return the head of an answer to a DirectRequest."""
+        headers = self._headers(of_request, of_answer, with_duration=self._dialect.translates_answers)
+        headers.update(http.answer_headers)
+        return AnswerHead(status, headers, keep_alive=not self.closes_connection)
 
     async def fail(self, error: GatewayError) -> None:
         """Send the error in the API's own shape: as an answer, or as the last event of a stream that has started.
@@ -329,16 +357,27 @@ class HttpExchange:
             self._unread_watch = UnreadWatch(self._http, self._unread_seconds_max)
         await self._unread_watch.wait(writing)
 
-    def _headers(self, of_request: Mapping[str, str], of_answer: Mapping[str, str]) -> dict[str, str]:
+    def _headers(
+        self, of_request: Mapping[str, str], of_answer: Mapping[str, str], *, with_duration: bool
+    ) -> dict[str, str]:
+        """Return the headers of an answer under the names of the client's API.
+
+        `with_duration`: whether `openai-processing-ms` is one of them.
+        """
         headers = {
             "server": SERVER,
             "x-request-id": self.id,
-            "openai-processing-ms": str(int((time.monotonic() - self._received_at) * 1000)),
             **self._cell_headers,
             **of_request,
             **of_answer,
         }
+        if with_duration:
+            headers["openai-processing-ms"] = str(self._processing_ms())
         return self._dialect.answer_headers(headers) if self._dialect.translates_answers else headers
+
+    def _processing_ms(self) -> int:
+        """Return the milliseconds since the request came."""
+        return int((time.monotonic() - self._received_at) * 1000)
 
 
 def checked_idempotency_key(key: str) -> str:

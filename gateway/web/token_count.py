@@ -12,7 +12,7 @@ from gateway.web.exchange import HttpExchange
 
 async def answer_token_count(exchange: HttpExchange, services: Services) -> None:
     """Answer with the number of tokens of the exchange's prompt, or with an error."""
-    progress = Progress(exchange.id, exchange.surface.value, services.clock, services.wall)
+    progress = Progress(exchange.id, str(exchange.surface), services.clock, services.wall)
     try:
         tenant = await authenticate(exchange, services, progress)
         ctx = await read_request(exchange, tenant, services, progress)

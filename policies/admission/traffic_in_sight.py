@@ -97,11 +97,10 @@ class SeenRequests:
         """When the first and the last request of such a tenant came, without a break."""
 
     def note_flood(self, flood: WaitingTotals, now: float) -> None:
-        """Note what waits of a tenant that has most of all waiting requests, if it is one."""
-        if flood.requests:
-            if now - self.flood_at > STANDING_SECONDS:
-                self.flood_since = now
-            self.flood, self.flood_at = flood, now
+        """Note what waits of a tenant that has most of all waiting requests."""
+        if now - self.flood_at > STANDING_SECONDS:
+            self.flood_since = now
+        self.flood, self.flood_at = flood, now
 
     def note_class(self, target_seconds: float, tokens: int, now: float) -> bool:
         """Note so many tokens of a class with this TTFT target; return whether the class comes into sight."""
@@ -150,7 +149,8 @@ class TrafficInSight:
         seen = self._seen.get(model)
         if seen is None:
             seen = self._seen[model] = SeenRequests(now)
-        seen.note_flood(flood, now)
+        if flood.requests:
+            seen.note_flood(flood, now)
         if window_tokens is not None and tokens > window_tokens:
             crowds = crowds or seen.has_much_work(tenant, tokens, now, tokens_per_second)
         seen.work.add(tenant, tokens, now, crowds=crowds)
@@ -178,7 +178,8 @@ class TrafficInSight:
         seen = self._seen.get(model)
         if seen is None:
             seen = self._seen[model] = SeenRequests(now)
-        seen.note_flood(flood, now)
+        if flood.requests:
+            seen.note_flood(flood, now)
         if crowds:
             seen.work.add_turn(tenant, tokens, now)
             seen.others.forget(tenant)
@@ -234,11 +235,18 @@ class TrafficInSight:
 
         It is 0 if no other tenant is in sight, or if the tenant's work has no more than `tokens_min` tokens.
         """
+        own, in_all = self.work_beside_others(model, tenant, now)
+        return own / in_all if own > tokens_min else 0.0
+
+    def work_beside_others(self, model: str, tenant: str, now: float) -> tuple[float, float]:
+        """Return the tokens of a tenant's recent work for this model, and those of all tenants' work.
+
+        Both are 0 if no other tenant is in sight.
+        """
         seen = self._seen.get(model)
         if seen is None or not seen.others.has_besides(tenant, now):
-            return 0.0
-        own, in_all = seen.work.of_tenant(tenant, now)
-        return own / in_all if own > tokens_min else 0.0
+            return 0.0, 0.0
+        return seen.work.of_tenant(tenant, now)
 
     def standing_flood(self, models: Iterable[str], now: float) -> WaitingTotals:
         """Return what waits for these models in floods that have lasted for STANDING_SECONDS."""

@@ -105,22 +105,22 @@ async def _part(part: str, field: Field, sizes: Sizes) -> dict[str, dict[str, fl
 
 
 async def _decisions(field: Field) -> tuple[float, float]:
-    """Return the requests that radixgate has ended so far, and its quota decisions made without Valkey."""
-    if field.admin_url is None:
-        return 0.0, 0.0
-    async with aiohttp.ClientSession() as http, http.get(f"{field.admin_url}/metrics") as answer:
-        text = await answer.text()
+    """Return the requests that the gateways have ended so far, and their quota decisions made without Valkey."""
     sums: defaultdict[str, float] = defaultdict(float)
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            sums[sample.name] += sample.value
+    async with aiohttp.ClientSession() as http:
+        for url in field.admin_urls:
+            async with http.get(f"{url}/metrics") as answer:
+                text = await answer.text()
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    sums[sample.name] += sample.value
     return sums["radixgate_requests_total"], sums["radixgate_quota_local_decisions_total"]
 
 
 def _remarks(part: str, before: tuple[float, float], after: tuple[float, float]) -> list[str]:
     """Return a remark if not all quota decisions were made in Valkey: then the figures mean something else."""
     requests, alone = after[0] - before[0], after[1] - before[1]
-    return [f"{part}: radixgate decided {alone:,.0f} of {requests:,.0f} without Valkey"] if alone else []
+    return [f"{part}: the gateways decided {alone:,.0f} of {requests:,.0f} without Valkey"] if alone else []
 
 
 def _run(

@@ -5,6 +5,7 @@ radixgate           policies and quotas on, real Valkey; `tokenizer: text`
 radixgate-asking    the same process; a tenant without quota in escrow: every request waits for Valkey
 radixgate-tokens    the same process; a model with a tokenizer directory
 radixgate-envoy     the same process; a real Envoy with one thread carries the bytes, and asks it for the worker
+radixgate-processes the gateway as on a machine of its own: `serve --processes N`, one process for each core
 smg                 smg launch --policy cache_aware, with a tenant key
 aiohttp             bare_relay.py: no policies, the lower bound for a gateway in Python
 """
@@ -30,12 +31,13 @@ from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.stage.envoy import PROGRAM, Envoy
 
 DIRECT, RADIXGATE, ASKING, TOKENS = "direct", "radixgate", "radixgate-asking", "radixgate-tokens"
-ENVOY = "radixgate-envoy"
+ENVOY, PROCESSES = "radixgate-envoy", "radixgate-processes"
 SMG, AIOHTTP = "smg", "aiohttp"
-SUBJECTS = (DIRECT, RADIXGATE, ASKING, TOKENS, ENVOY, SMG, AIOHTTP)
+SUBJECTS = (DIRECT, RADIXGATE, ASKING, TOKENS, ENVOY, PROCESSES, SMG, AIOHTTP)
 
 TEXT_MODEL, TOKENS_MODEL = "bench-text", "bench-tokens"
 READY = re.compile(r"ready at (\S+)")
+_SHIPPED = re.compile(r"^radixgate_usage_shipped_total(?:\{.*\})? (\S+)", re.MULTILINE)
 START_SECONDS_MAX = 60.0
 INSTALL_SECONDS_MAX = 300.0
 
@@ -65,11 +67,11 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """All running programs, radixgate's operator address if it runs, and notes on programs that do not run."""
+    """All running programs, the operator addresses of the gateways, and notes on programs that do not run."""
 
     subjects: Sequence[Subject]
     notes: Sequence[str]
-    admin_url: str | None
+    admin_urls: Sequence[str]
 
 
 @asynccontextmanager
@@ -85,8 +87,7 @@ async def running(
     `profiled`: where the gateway leaves profiles of itself, see profiled_gateway.py. `more`: settings of the
     gateway beside or in place of the usual ones.
     """
-    secret = deployment_secret(Settings(state_directory=str(directory)))
-    key, asking = new_key(pepper(secret)), new_key(pepper(secret))
+    key, asking = _new_keys(directory)
     children: list[Child] = []
     found: dict[str, Subject] = {}
     notes: list[str] = []
@@ -116,16 +117,17 @@ async def running(
         )
         urls = str(worker.url).split(",")
         found[DIRECT] = subject(DIRECT, worker)
-        admin_url = None
+        admin_ports: list[int] = []
+        checkpoint = directory / "checkpoint"
+        if {RADIXGATE, ASKING, TOKENS, ENVOY, PROCESSES} & set(wanted):
+            await _make_checkpoint(checkpoint)
         if {RADIXGATE, ASKING, TOKENS, ENVOY} & set(wanted):
-            admin_port = free_port(0)
-            admin_url = f"http://127.0.0.1:{admin_port}"
-            checkpoint = await _checkpoint(directory / "checkpoint")
+            admin_ports.append(free_port(0))
             config = directory / "gateway.yaml"
             picker_port = free_port(0)
             envoy = Envoy(directory, picker_port) if PROGRAM.exists() else None
             settings = {
-                **_settings(directory, urls, (key, asking), admin_port, checkpoint),
+                **_settings(directory, urls, (key, asking), admin_ports[-1], checkpoint),
                 **(_picker(picker_port) if ENVOY in wanted and envoy is not None else {}),
                 **(more if more is not None else {}),
             }
@@ -148,6 +150,17 @@ async def running(
                     found[ENVOY] = replace(found[RADIXGATE], name=ENVOY, port=envoy.port, envoy_pid=envoy.pid)
                 except (OSError, TimeoutError, AssertionError) as err:
                     notes.append(f"without {ENVOY}: Envoy does not start: {err}")
+        if PROCESSES in wanted:
+            state, cores = directory / PROCESSES, len(os.sched_getaffinity(0))
+            state.mkdir()
+            keys = _new_keys(state)
+            admin_ports.append(free_port(0))
+            config = state / "gateway.yaml"
+            settings = _settings(state, urls, keys, admin_ports[-1], checkpoint)
+            config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+            options = ["serve", "--config", str(config), "--processes", str(cores)]
+            several = await start(PROCESSES, READY, *_module("gateway"), *options)
+            found[PROCESSES] = subject(PROCESSES, several, key=keys[0])
         if SMG in wanted:
             try:
                 program = await _smg()
@@ -161,7 +174,10 @@ async def running(
         subjects = [found[name] for name in SUBJECTS if name in found and name in wanted]
         for one in subjects:
             await _serving(one)
-        yield Field(subjects=subjects, notes=notes, admin_url=admin_url)
+        admin_urls = [f"http://127.0.0.1:{port}" for port in admin_ports]
+        for url in admin_urls:
+            await _storing_usage(url)
+        yield Field(subjects=subjects, notes=notes, admin_urls=admin_urls)
     finally:
         await carriers.aclose()
         await asyncio.gather(*(child.stop() for child in reversed(children)))
@@ -187,10 +203,9 @@ def cpu_seconds(pid: int) -> float:
     return sum(spent for number, spent in ticks.items() if below(number)) / os.sysconf("SC_CLK_TCK")
 
 
-async def _checkpoint(directory: Path) -> Path:
+async def _make_checkpoint(directory: Path) -> None:
     """Build a tiny checkpoint with a real tokenizer, in a process of its own: a gateway has no numpy."""
     await run_to_its_end("the checkpoint", *_module("workers.engine.tiny_checkpoint"), str(directory))
-    return directory
 
 
 async def _smg() -> Path:
@@ -236,6 +251,29 @@ async def _serving(subject: Subject) -> None:
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise ChildFailed(f"{subject.name} does not answer") from None
+
+
+async def _storing_usage(admin_url: str) -> None:
+    """Wait until a gateway has stored the usage of a request. Raises ChildFailed.
+
+    It makes the tables of a new state directory before the first one, and is slower for that time.
+    """
+    try:
+        async with asyncio.timeout(START_SECONDS_MAX), aiohttp.ClientSession() as http:
+            while True:
+                async with http.get(f"{admin_url}/metrics") as answer:
+                    text = await answer.text()
+                if sum(map(float, _SHIPPED.findall(text))):
+                    return
+                await asyncio.sleep(0.1)
+    except (TimeoutError, aiohttp.ClientError) as err:
+        raise ChildFailed("the gateway stores no usage") from err
+
+
+def _new_keys(state_directory: Path) -> tuple[NewKey, NewKey]:
+    """Return two new keys for the gateway with this state directory."""
+    secret = pepper(deployment_secret(Settings(state_directory=str(state_directory))))
+    return new_key(secret), new_key(secret)
 
 
 def _module(name: str) -> tuple[str, ...]:

@@ -25,6 +25,33 @@ class AnsweredConnection(Protocol):
         ...
 
 
+class AnswerHead:
+    """The status and the headers of an answer as bytes; it may be made before the answer begins."""
+
+    __slots__ = ("headers", "is_chunked", "keep_alive", "start", "status")
+
+    def __init__(self, status: int, headers: Mapping[str, str], *, keep_alive: bool) -> None:
+        """Make the head, but for the headers that are known when the answer begins.
+
+        `keep_alive`: whether the connection serves further requests. Raises ValueError for a line break in a
+        header.
+        """
+        self.status = status
+        self.headers = headers
+        self.keep_alive = keep_alive
+        self.is_chunked = "content-length" not in headers
+        lines = [f"HTTP/1.1 {_status_line(status)}", *map(": ".join, headers.items())]
+        if self.is_chunked:
+            lines.append("transfer-encoding: chunked")
+        if not keep_alive:
+            lines.append("connection: close")
+        text = "\r\n".join(lines)
+        if not text.count("\n") == text.count("\r") == len(lines) - 1:
+            raise ValueError("a header of an answer has a line break")
+        self.start = text.encode("utf-8", "surrogateescape")
+        """All lines that are known, without the end of the last one."""
+
+
 class DirectAnswer:
     """An answer with the methods of aiohttp's StreamResponse that exchanges use.
 
@@ -41,27 +68,16 @@ class DirectAnswer:
     """All bytes that were written."""
 
     def __init__(
-        self, connection: AnsweredConnection, status: int, headers: Mapping[str, str], *, keep_alive: bool
+        self, connection: AnsweredConnection, head: AnswerHead, processing_ms: int | None = None
     ) -> None:
-        """Make the head. `keep_alive`: whether the connection serves further requests.
-
-        Raises ValueError for a line break in a header.
-        """
-        self.status = status
-        self.headers = headers
-        self.keep_alive = keep_alive
+        """Begin the answer. `processing_ms`: value of the header `openai-processing-ms`; None: it is left out."""
+        self.status = head.status
+        self.headers = head.headers
+        self.keep_alive = head.keep_alive
         self._connection = connection
-        self._chunked = "content-length" not in headers
-        lines = [f"HTTP/1.1 {_status_line(status)}", *map(": ".join, headers.items())]
-        if self._chunked:
-            lines.append("transfer-encoding: chunked")
-        if not keep_alive:
-            lines.append("connection: close")
-        lines.append(f"date: {_date(int(time.time()))}\r\n\r\n")
-        head = "\r\n".join(lines)
-        if not head.count("\n") == head.count("\r") == len(lines) + 1:
-            raise ValueError("a header of an answer has a line break")
-        self._head = head.encode("utf-8", "surrogateescape")
+        self._chunked = head.is_chunked
+        duration = b"openai-processing-ms: %d\r\n" % processing_ms if processing_ms is not None else b""
+        self._head = b"%b\r\n%bdate: %b\r\n\r\n" % (head.start, duration, _date(int(time.time())))
 
     async def write(self, data: bytes) -> None:
         """Send more of the body, and wait while the client reads too slowly. Raises ConnectionResetError."""
@@ -102,6 +118,6 @@ def _status_line(status: int) -> str:
 
 
 @lru_cache(maxsize=1)
-def _date(second: int) -> str:
+def _date(second: int) -> bytes:
     """Return the value of the `date` header."""
-    return formatdate(second, usegmt=True)
+    return formatdate(second, usegmt=True).encode()

@@ -41,6 +41,9 @@ class StubExchange:
     def set_prompt_tokens(self, prompt_tokens, output_tokens_max):
         pass
 
+    def prepare_stream(self, headers):
+        pass
+
     async def begin(self, status, content_type, headers):
         pass
 

@@ -172,6 +172,24 @@ async def test_a_request_is_read_by_no_attempt_before_its_call_is_made(stage):
     assert stage.reserved() == {}
 
 
+async def test_an_answer_is_prepared_once_before_its_worker_has_answered(stage):
+    lease = await stage.reservations.reserve(
+        (request := stage.pending()).ctx, request.prompt, request.progress
+    )
+    await stage.attempts.begin(request)
+    stage.adapters["a"].next(silence := asyncio.get_running_loop().create_future())
+    prepared = []
+    make_call = partial(stage.worker_calls.make, request)
+    opening = asyncio.ensure_future(
+        stage.attempts.open(request, lease, make_call, lambda: prepared.append("head"))
+    )
+    await until_idle()
+    assert prepared == ["head"]
+    silence.set_result(StubAnswer())
+    await opening
+    assert prepared == ["head"]
+
+
 async def test_a_request_keeps_its_number_among_those_for_its_model(stage):
     other_model = stage.context(model=replace(MODEL, name="other"))
     made = [stage.pending(), stage.pending(), stage.pending(other_model), stage.pending()]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.web.direct import connection as direct
-from gateway.web.direct.answer import DirectAnswer
+from gateway.web.direct.answer import AnswerHead, DirectAnswer
 from gateway.web.direct.connection import DirectConnection, DirectRoutes
 
 PATH = "/v1/chat/completions"
@@ -83,7 +83,9 @@ class Client:
                 body += piece
             await self.may_answer.wait()
             headers = {} if self.size is None else {"content-length": str(self.size)}
-            answer = http.answer = DirectAnswer(http.connection, 200, headers, keep_alive=not self.closes)
+            answer = http.answer = DirectAnswer(
+                http.connection, AnswerHead(200, headers, keep_alive=not self.closes)
+            )
             await answer.write(body)
             await answer.write_eof()
         except asyncio.CancelledError:
@@ -299,4 +301,4 @@ async def test_a_body_of_known_length_is_sent_as_it_is():
 
 async def test_a_header_with_a_line_break_is_refused():
     with pytest.raises(ValueError, match="line break"):
-        DirectAnswer(None, 200, {"x": "1\r\ny: 2"}, keep_alive=True)
+        AnswerHead(200, {"x": "1\r\ny: 2"}, keep_alive=True)
