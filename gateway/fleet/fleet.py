@@ -178,7 +178,7 @@ class Fleet(WorkerLookup):
         except TimeoutError:
             slow = sum(not worker.probed.is_set() for worker in workers)
             log.warning(
-                "%d of %d workers have not answered their first probe in %g seconds; the gateway starts all the same",
+                "%d of %d workers have not answered their first probe in %g seconds; the gateway starts now",
                 *(slow, len(workers), FIRST_PROBES_SECONDS_MAX),
             )
 
