@@ -257,7 +257,10 @@ def _gauges(gateway: Gateway) -> StateCollector:
 
 
 async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> None:
-    """Start the background loops of these parts; wait until tenants, workers and the prefix index are read once."""
+    """Start the background loops of these parts; wait until tenants, workers and the prefix index are read once.
+
+    Workers are read when each has been probed once: only then is it known which models they serve.
+    """
     start, records, index = gateway.supervisor.start, gateway.records, gateway.index
     dispatch = gateway.services.dispatch
     queue = dispatch.queue
@@ -294,6 +297,7 @@ async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> 
     else:
         for name, loop in shard_visits(scripts, gateway.settings.redis.prefix, dispatch):
             start(name, loop)
+    await gateway.fleet.wait_until_probed()
 
 
 def _load(dispatch: Dispatch) -> tuple[int, int]:

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 PROBE_INTERVAL_SECONDS = 2.0
 PROBE_INTERVAL_SECONDS_NOT_UP = 0.5
 
+FIRST_PROBES_SECONDS_MAX = 3.0
+"""How long the start of a gateway waits at most for the first probes of its workers."""
+
 BY_OPERATOR = "an operator asked for it"
 
 ENGINE_KINDS = frozenset({"sglang", "vllm", "embedded"})
@@ -162,6 +165,23 @@ class Fleet(WorkerLookup):
             self._group = None
             self._probes.clear()
 
+    async def wait_until_probed(self) -> None:
+        """Wait until the first probe of each worker of this moment has ended, for FIRST_PROBES_SECONDS_MAX at most.
+
+        `run` makes the probes, all at once.
+        """
+        workers = [*self]
+        try:
+            async with asyncio.timeout(FIRST_PROBES_SECONDS_MAX):
+                for worker in workers:
+                    await worker.probed.wait()
+        except TimeoutError:
+            slow = sum(not worker.probed.is_set() for worker in workers)
+            log.warning(
+                "%d of %d workers have not answered their first probe in %g seconds; the gateway starts now",
+                *(slow, len(workers), FIRST_PROBES_SECONDS_MAX),
+            )
+
     def add(self, worker: Worker) -> None:
         """Let a worker join; it is probed at once."""
         self._workers[worker.id] = worker
@@ -214,6 +234,8 @@ class Fleet(WorkerLookup):
             worker.trouble = ""
             health = worker.health.probe_answered(self._clock(), idle=not worker.load.streams)
             self._move(worker, health, "its probes are answered")
+        finally:
+            worker.probed.set()
 
     def _take_over(self, worker: Worker, report: WorkerReport) -> None:
         if worker.report.instance_id not in (None, report.instance_id):

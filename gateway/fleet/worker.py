@@ -1,5 +1,6 @@
 """One worker as the gateway knows it: its address, health, load and speed."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 from gateway.fleet.loads import WorkerLoad
@@ -61,6 +62,8 @@ class Worker:
     """When it joined, came back or restarted; None: it has not been up yet."""
     report: WorkerReport = field(default_factory=WorkerReport)
     reported: bool = False
+    probed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when its first probe has ended, answered or not."""
     failures: int = 0
     """Requests that it did not answer, or not to their end."""
     openings: int = 0
@@ -83,6 +86,11 @@ class Worker:
     def ranks(self) -> int:
         """How many data-parallel ranks a request can choose from."""
         return self.report.ranks if self.names_rank else 1
+
+    @property
+    def models_known(self) -> bool:
+        """Whether it is known which models it serves: the settings name them, or it has reported them."""
+        return self.models_fixed or self.reported
 
     @property
     def slots(self) -> int | None:

@@ -61,13 +61,11 @@ class WorkerLookup:
         Once they were, a worker that has never reported and is down is not waited for: a client that misspells a
         model is told so, whatever worker is down.
         """
-        known = [worker.models_fixed or worker.reported for worker in self._workers.values()]
-        if all(known) and not self.expected:
+        if all(worker.models_known for worker in self._workers.values()) and not self.expected:
             self._was_complete = True
             return True
         return self._was_complete and all(
-            worker.models_fixed or worker.reported or worker.health.state is Health.DOWN
-            for worker in self._workers.values()
+            worker.models_known or worker.health.state is Health.DOWN for worker in self._workers.values()
         )
 
     def serving(self, model: str) -> list[Worker]:

@@ -106,7 +106,8 @@ class OperatorViews:
 def readiness(gateway: Gateway) -> dict[str, object]:
     """Return the state of the gateway.
 
-    A gateway is ready while it accepts requests, has a routable worker, and can check API keys.
+    A gateway is ready while it accepts requests, can check API keys, and has a routable worker whose models are
+    known. A gateway without any worker is ready too: an autoscaler may start the first one for its requests.
     """
     return {**_state(gateway), "workers": {worker.id: worker.health.state.value for worker in gateway.fleet}}
 
@@ -134,11 +135,13 @@ def overview_of(gateway: Gateway, workers: Iterable[Worker], activity: ActivityR
 
 
 def _state(gateway: Gateway) -> dict[str, Any]:
-    routable = any(worker.health.routable for worker in gateway.fleet)
+    fleet = gateway.fleet
+    serves = any(worker.health.routable and worker.models_known for worker in fleet)
+    without_workers = not fleet.expected and not any(True for _ in fleet)
     directory = gateway.records.directory
     return {
         "ready": gateway.drain_state.ready
-        and (routable or not any(True for _ in gateway.fleet))
+        and (serves or without_workers)
         and (directory is None or directory.usable)
         and (gateway.records.objects is None or gateway.records.objects.loaded),
         "draining": not gateway.drain_state.ready,

@@ -205,9 +205,14 @@ def gateway_processes(supervisor: int) -> dict[int, int]:
     return found
 
 
-def is_reaped(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """Whether a process has ended and closed its sockets; before that, connections to it may be reset.
 
-    A killed process loses its command line first, then its files, then its entry among the processes.
+    A killed process loses its command line first, then its files. At its end only its first thread is left, as a
+    zombie until the parent has reaped it.
     """
-    return not os.path.exists(f"/proc/{pid}")
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state == "Z" and len(os.listdir(f"/proc/{pid}/task")) == 1
+    except OSError:
+        return True

@@ -12,7 +12,7 @@ import pytest
 from gateway.tenants.keys import new_key, pepper
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.forks import fork_module
-from tests.stage.processes import gateway_processes, is_reaped
+from tests.stage.processes import gateway_processes, has_ended
 
 SECRET = "a secret of the tests"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -92,7 +92,7 @@ async def test_several_processes_are_one_gateway(several):
     before = gateway.children()
     os.kill(before[1], signal.SIGKILL)
     async with asyncio.timeout(60):
-        while not is_reaped(before[1]) or 1 not in gateway.children():
+        while not has_ended(before[1]) or 1 not in gateway.children():
             await asyncio.sleep(0.1)
     # What is asked to stop finishes its streams first.
     worker.then(tokens=5, gap=0.3)

@@ -122,11 +122,12 @@ async def test_a_watch_that_ends_or_breaks_off_goes_on_from_the_last_version(api
 
 async def test_a_bookmark_moves_the_version_on_so_that_a_compaction_costs_no_list(api, follow):
     api.put("a", [endpoint("10.0.0.1", "one")])
-    results = follow(source_of(api))
+    source = source_of(api)
+    results = follow(source)
     await true(lambda: api.open_watches)
     api.touch_others(100)
     api.bookmark()
-    await asyncio.sleep(0.05)
+    await true(lambda: source._slices._version == "102")
     api.compact()
     api.cut_watches()
     await true(lambda: len(api.watches) > 1 and api.open_watches)
@@ -259,12 +260,13 @@ async def test_a_watch_that_is_ended_at_once_is_not_opened_all_the_time(api, fol
     monkeypatch.setattr(watched_objects, "PAUSE_SECONDS_MAX", 30.0)
     follow(source_of(api))
     async with asyncio.timeout(30):
-        for _ in range(5):
+        for pause in (0.01, 0.01, 0.01, 0.01, 1.0):
             await true(lambda: api.open_watches)
+            monkeypatch.setattr(watched_objects, "PAUSE_SECONDS", pause)
             api.end_watches()
             await true(lambda: not api.open_watches)
     before = len(api.watches)
-    await asyncio.sleep(0.07)  # The next pause is 160 ms, of which half at least.
+    await asyncio.sleep(0.07)  # The next pause is 16 seconds, of which half at least.
     assert len(api.watches) == before
 
 

@@ -1,7 +1,9 @@
 """A worker over a tiny checkpoint, served as in production: own runner, real sockets."""
 
 import asyncio
+import itertools
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -63,6 +65,29 @@ class Client:
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Client]]
+PauseAfter = Callable[[Client, int], Callable[[], None]]
+
+
+@pytest.fixture
+def pause_after(monkeypatch: pytest.MonkeyPatch) -> PauseAfter:
+    """A function that pauses the engine of a worker after so many steps, and returns one that lets it go on.
+
+    A paused engine takes requests and aborts, but computes nothing.
+    """
+
+    def pause(client: Client, steps: int) -> Callable[[], None]:
+        engine = client.worker.engine._engine
+        numbers, real, resumed = itertools.count(1), engine.step, threading.Event()
+
+        def step() -> Any:
+            if next(numbers) > steps and not resumed.wait(0.001):
+                return []
+            return real()
+
+        monkeypatch.setattr(engine, "step", step)
+        return resumed.set
+
+    return pause
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 """What Prometheus reads of a worker: names and labels as vLLM 0.32 and SGLang 0.5.23 write them."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.unit.workers.engine_server.conftest import Client, Serve
+from tests.unit.workers.engine_server.conftest import Client, PauseAfter, Serve
 
 TEXT = "/v1/completions"
 
@@ -188,21 +189,25 @@ async def test_a_request_that_waited_past_its_deadline_gets_an_error_streamed_or
         await client.until_idle()
 
 
-async def test_the_better_priority_is_answered_first(serving: Serve) -> None:
+async def test_the_better_priority_is_computed_first(serving: Serve, pause_after: PauseAfter) -> None:
     async with serving(max_running_requests=1) as client:
-        long = {"prompt": [9] * 4, "max_tokens": 300, "ignore_eos": True}
-        running = asyncio.create_task(client.post(TEXT, long))
+        resume = pause_after(client, 3)
+        scheduler = client.worker.engine._engine.scheduler
+        computed, commit = dict[int, None](), scheduler.commit
+
+        def note(plan: Any, sampled: Any) -> None:
+            computed.update(dict.fromkeys(item.sequence.priority for item in plan.items))
+            commit(plan, sampled)
+
+        scheduler.commit = note
+        ask = {"prompt": "a", "max_tokens": 9, "ignore_eos": True}
+        tasks = [asyncio.create_task(client.post(TEXT, {**ask, "priority": 9}))]
         await client.until(num_running_reqs=1)
-        answered: list[int] = []
-
-        async def ask(priority: int) -> None:
-            await client.post(TEXT, {"prompt": "a", "max_tokens": 2, "priority": priority})
-            answered.append(priority)
-
-        tasks = [asyncio.create_task(ask(priority)) for priority in (2, 0, 1)]
+        tasks += [asyncio.create_task(client.post(TEXT, {**ask, "priority": rank})) for rank in (2, 0, 1)]
         await client.until(num_waiting_reqs=3)
-        await asyncio.gather(running, *tasks)
-        assert answered == [0, 1, 2]
+        resume()
+        await asyncio.gather(*tasks)
+        assert [*computed] == [9, 0, 1, 2]
 
 
 @pytest.mark.parametrize(
