@@ -200,7 +200,7 @@ async def send(words, url, admin, made):
     """Send what `curl` would send to this gateway, with a key or a token that is valid."""
     target = next(word for word in words[1:] if word.startswith("http"))
     is_admin = ":8001" in target
-    target = re.sub(r"http://127\.0\.0\.1:800\d", admin if is_admin else url, target)
+    target = re.sub(r"http://127\.0\.0\.1:\d+", admin if is_admin else url, target)
     headers = {"Authorization": f"Bearer {made['token'] if is_admin else made['key']}"}
     headers |= {"Content-Type": "application/json"}
     body = words[words.index("-d") + 1] if "-d" in words else None
