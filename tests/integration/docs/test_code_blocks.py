@@ -172,11 +172,24 @@ async def test_the_commands_of_a_page_run_in_their_order(page, tmp_path):
         )
         made["token"] = token.strip()
         for block in blocks_of(page):
+            if block.language == "json":
+                assert_alike(made["answer"], json.loads(block.text), str(block))
             for words in commands_of(block) if block.language == "sh" else ():
                 if words[0] == "radixgate" and words[1] in RUN:
                     await run_here(words[1:], tmp_path, environment, made)
                 elif words[0] == "curl":
-                    await send(words, url, admin, made)
+                    made["answer"] = await send(words, url, admin, made)
+
+
+def assert_alike(answer, printed, where):
+    """Fail if the answer of the last `curl` has other fields than the one that the page prints below it."""
+    if isinstance(printed, dict):
+        assert answer.keys() == printed.keys(), where
+        for name in printed:
+            assert_alike(answer[name], printed[name], where)
+    elif isinstance(printed, list):
+        for real, shown in zip(answer, printed, strict=False):  # counts differ with what has happened before
+            assert_alike(real, shown, where)
 
 
 async def run_here(arguments, directory, environment, made):
@@ -197,7 +210,7 @@ async def radixgate(directory, environment, arguments):
 
 
 async def send(words, url, admin, made):
-    """Send what `curl` would send to this gateway, with a key or a token that is valid."""
+    """Send what `curl` would send to this gateway, with a key or a token that is valid; return the JSON answer."""
     target = next(word for word in words[1:] if word.startswith("http"))
     is_admin = ":8001" in target
     target = re.sub(r"http://127\.0\.0\.1:\d+", admin if is_admin else url, target)
@@ -210,7 +223,7 @@ async def send(words, url, admin, made):
             async with http.request(method, target, data=body, headers=headers) as answer:
                 if answer.status != 401:  # a new key takes effect within a second
                     assert answer.status < 300, (words, await answer.text())
-                    return
+                    return await answer.json() if "json" in answer.content_type else None
             await asyncio.sleep(0.1)
 
 
