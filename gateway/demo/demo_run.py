@@ -24,13 +24,12 @@ from gateway.demo.demo_processes import (
     DemoProcesses,
 )
 from gateway.demo.live_picture import LivePicture
+from gateway.demo.next_steps import next_steps
 from gateway.demo.table import comparison_table, with_ratios
 from gateway.demo.traffic import ChatSession, TrafficScale, make_sessions, run_sessions
 
 BASELINE = "round_robin"
 POLICIES = (BASELINE, "cost")
-QUESTION = "What is prefix caching?"
-"""The question of the examples that are printed at the end."""
 SENTENCE_ENDS = re.compile(r"(?<=[.?!]) ")
 
 
@@ -202,36 +201,14 @@ def _conclusion(ratio: dict[str, float]) -> str:
 
 def _print_next_steps(processes: DemoProcesses, console: Console) -> None:
     """Print how to use the running gateway."""
-    key = processes.keys[TENANTS[0]].text
-    model = processes.location.model_name
-    body = (
-        f'{{"model": "{model}", "messages": [{{"role": "user", "content": "{QUESTION}"}}], "max_tokens": 32}}'
+    text = next_steps(
+        url=processes.url,
+        admin_url=processes.admin_url,
+        settings_file=processes.location.settings_file,
+        key=processes.keys[TENANTS[0]].text,
+        model=processes.location.model_name,
     )
-    console.print(
-        f"""
-The gateway keeps running at {processes.url}; Ctrl-C ends everything.
-
-  console         {processes.admin_url}/ui/
-  metrics         {processes.admin_url}/metrics
-  settings        {processes.location.settings_file}
-
-  curl {processes.url}/v1/chat/completions \\
-    -H 'Authorization: Bearer {key}' \\
-    -H 'Content-Type: application/json' \\
-    -d '{body}'
-
-  from openai import OpenAI
-
-  client = OpenAI(base_url="{processes.url}/v1", api_key="{key}")
-  for chunk in client.chat.completions.create(
-      model="{model}", stream=True, max_tokens=32, messages=[{{"role": "user", "content": "{QUESTION}"}}]
-  ):
-      print(chunk.choices[0].delta.content or "", end="")
-""",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    console.print(f"\n{text}", highlight=False, markup=False, soft_wrap=True)
 
 
 async def _keep_running(processes: DemoProcesses, stop: asyncio.Event) -> None:

@@ -1,12 +1,12 @@
 """Commands on the settings alone: check them, show where values come from, print their JSON schema."""
 
 import sys
-from collections.abc import Sized
 from typing import Annotated
 
 import msgspec
 import typer
 
+from gateway.cli.support.counts import counted
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.settings.json_schema import settings_schema
 from gateway.settings.sources import load_settings
@@ -18,7 +18,7 @@ def check_config(config: ConfigFile = None, set_: Assignments = None) -> None:
     for warning in loaded.warnings:
         print(f"radixgate: warning: {warning}", file=sys.stderr)
     settings = loaded.settings
-    workers, tenants = _count(settings.workers, "worker"), _count(settings.tenants, "tenant")
+    workers, tenants = counted(len(settings.workers), "worker"), counted(len(settings.tenants), "tenant")
     print(f"The settings are valid: {workers}, {tenants}, policy {settings.routing.policy}.")
 
 
@@ -41,7 +41,3 @@ def explain_config(
 def schema() -> None:
     """Print the JSON schema of the settings file, with which editors complete and check it."""
     print(msgspec.json.format(msgspec.json.encode(settings_schema()), indent=2).decode())
-
-
-def _count(things: Sized, name: str) -> str:
-    return f"{len(things)} {name}" + ("" if len(things) == 1 else "s")

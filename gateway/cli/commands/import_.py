@@ -9,6 +9,7 @@ import typer
 import yaml
 
 from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.counts import counted
 from gateway.cli.support.database_access import load_database_settings, open_tenant_store, run_async
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.litellm.config import read_config
@@ -72,8 +73,9 @@ def litellm(
     tree = _settings_entries(imported, tenants=not into_database)
     if tree:
         print(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), end="")
-    counts = f"{len(imported.tenants)} tenants and {len(imported.keys)} keys"
-    print(f"{counts}, {len(imported.not_imported)} things not imported", file=sys.stderr)
+    tenants, keys = counted(len(imported.tenants), "tenant"), counted(len(imported.keys), "key")
+    left = counted(len(imported.not_imported), "thing")
+    print(f"{tenants} and {keys}, {left} not imported", file=sys.stderr)
 
 
 async def _store(imported: ImportResult, config: ConfigFile, assignments: Assignments) -> None:

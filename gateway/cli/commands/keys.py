@@ -12,6 +12,7 @@ import typer
 
 from gateway.cli.support.columns import format_columns
 from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.counts import counted
 from gateway.cli.support.database_access import (
     AddressOption,
     AllowOption,
@@ -229,8 +230,7 @@ def revoke(
     chosen = _with_keys(_settings_for(config, set_, identities or (), tenant), work)
     for key in chosen.ids:
         print(f"{key}{' (is already invalid)' if key in chosen.already else ''}")
-    plural = "" if len(chosen.ids) == 1 else "s"
-    print(f"{'Would revoke' if dry_run else 'Revoked'} {len(chosen.ids)} key{plural}.")
+    print(f"{'Would revoke' if dry_run else 'Revoked'} {counted(len(chosen.ids), 'key')}.")
 
 
 def _settings_for(

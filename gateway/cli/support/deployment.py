@@ -6,6 +6,7 @@ else there is a state directory here -------------------------------------------
 else --------------------------------------------------------------------------------> an error, never a new one
 """
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,13 +21,15 @@ from gateway.settings.database_address import sqlite_file
 from gateway.settings.sources import ENVIRONMENT_SOURCE, LoadedSettings, load_settings, without_credentials
 from gateway.settings.tree import Settings
 
-STATE = ("state_directory", "database")
+STATE_DIRECTORY = "state_directory"
+
+STATE = (STATE_DIRECTORY, "database")
 """Settings that name the deployment of a command for tenants, keys and usage."""
 
-REDIS = ("state_directory", "redis")
+REDIS = (STATE_DIRECTORY, "redis")
 """Settings that name the deployment of a command for workers and the prefix index."""
 
-SECRET = ("state_directory", "deployment_secret")
+SECRET = (STATE_DIRECTORY, "deployment_secret")
 """Settings that name the deployment of a command that only needs the secret."""
 
 ADMIN = ("admin",)
@@ -67,8 +70,8 @@ def find_deployment(
         return DeploymentAccess(settings=loaded.settings)
     running = {(each.config, each.state_directory): each for each in running_gateways()}
     if len(running) > 1:
-        listed = "; ".join(f"process {each.pid} with {_file_of(each)}" for each in running.values())
-        raise CommandError(f"several gateways run on this machine: name one by --config ({listed})", 2)
+        choices = " or ".join(_choice(each, naming) for each in running.values())
+        raise CommandError(f"several gateways run on this machine: choose one by adding {choices}", 2)
     for gateway in running.values():
         return DeploymentAccess(settings=_settings_of(gateway, given, naming), gateway=gateway)
     if must_exist:
@@ -94,7 +97,7 @@ def _settings_of(gateway: GatewayInfo, given: list[str], naming: Sequence[str]) 
     (`ADMIN`), only those of its listener are needed.
     """
     config = Path(gateway.config) if gateway.config is not None else None
-    own = [*gateway.assignments, f"state_directory={gateway.state_directory}", *given]
+    own = [*gateway.assignments, f"{STATE_DIRECTORY}={gateway.state_directory}", *given]
     loaded = load_settings(config, assignments=own, complete=False)
     here = {source for source in loaded.sources.values() if source.startswith(ENVIRONMENT_SOURCE)}
     missing = sorted(set(gateway.variables) - {source.removeprefix(ENVIRONMENT_SOURCE) for source in here})
@@ -122,6 +125,18 @@ def _check_existence(loaded: LoadedSettings) -> None:
         )
 
 
-def _file_of(gateway: GatewayInfo) -> str:
-    file = gateway.config or f"the state directory {gateway.state_directory}"
-    return file + set_again(gateway.assignments)
+def _choice(gateway: GatewayInfo, naming: Sequence[str]) -> str:
+    """Return the options with which a command works on this gateway, to be copied, and the gateway's process.
+
+    Values of its --set that name the deployment are not printed, since they may be secrets: only their names are.
+    """
+    options = [] if gateway.config is None else ["--config", gateway.config]
+    if naming == ADMIN:
+        options += ["--url", gateway.admin_url]
+        return f"`{shlex.join(options)}` (process {gateway.pid})"
+    given = {assignment.partition("=")[0]: assignment for assignment in gateway.assignments}
+    if gateway.config is None or STATE_DIRECTORY in given:
+        options += ["--set", f"{STATE_DIRECTORY}={gateway.state_directory}"]
+    branches = {*naming, *SECRET} - {STATE_DIRECTORY}
+    again = [assignment for path, assignment in given.items() if path.partition(".")[0] in branches]
+    return f"`{shlex.join(options)}` (process {gateway.pid}{set_again(again)})"

@@ -43,7 +43,10 @@ def listener_problems(settings: Settings) -> Iterator[str]:
         return
     elsewhere = settings.tenant_objects is not None or _database_may_have_tenants(settings)
     if not settings.tenants and not is_loopback(listen.host) and not elsewhere:
-        yield "$.tenants: at least one tenant is needed unless listen.host is a loopback address"
+        yield (
+            "$.tenants: at least one tenant is needed unless listen.host is a loopback address "
+            "(`radixgate tenants set NAME` and `radixgate keys create NAME`, with the same --config, make one)"
+        )
     if listen.port == admin.port != 0 and _overlap(listen.host, admin.host):
         yield f"$.admin.port: {admin.port} is already the port of listen, at the same address"
 

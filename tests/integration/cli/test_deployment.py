@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shlex
 import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
+from msgspec.structs import replace
 
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.deployment import STATE, find_deployment
 from gateway.process.running_gateways import GatewayInfo, announced, running_gateways
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.command_line import run_command
@@ -104,13 +108,43 @@ async def test_one_of_several_gateways_has_to_be_named(tmp_path, elsewhere, envi
         async with serving(other, environment, worker):
             code, _, errors = await radixgate(elsewhere, environment, "tenants", "list")
             assert code == 2
-            assert f"{one}/gateway.yaml" in errors
-            assert f"{other}/gateway.yaml" in errors
+            assert "several gateways run on this machine" in errors
+            choices = options_of(errors)
+            assert sorted(choices) == [["--config", f"{home}/gateway.yaml"] for home in (one, other)]
+            for options in choices:
+                named = await radixgate(elsewhere, environment, "tenants", "list", *options)
+                assert named[0] == 0
+                assert f"database {Path(options[1]).parent}/.radixgate/radixgate.db" in named[2]
             code, _, errors = await radixgate(elsewhere, environment, "requests", "list")
-            assert (code, "several gateways run on this machine" in errors) == (2, True)
-            named = await radixgate(elsewhere, environment, "tenants", "list", "-c", f"{other}/gateway.yaml")
-            assert named[0] == 0
-            assert f"database {other}/.radixgate/radixgate.db" in named[2]
+            assert code == 2
+            for options in options_of(errors):
+                assert "--url" in options
+                assert (await radixgate(elsewhere, environment, "requests", "list", *options))[0] == 0
+
+
+def options_of(error):
+    """Return the options that an error offers, one list of words for each gateway."""
+    return [shlex.split(options) for options in re.findall("`(.*?)`", error)]
+
+
+def test_a_gateway_without_a_settings_file_is_chosen_by_its_state_directory(
+    tmp_path, own_temporary_directory
+):
+    own_temporary_directory.mkdir(mode=0o700)
+    one, other = tmp_path / "one", tmp_path / "with a space"
+    for home in (one, other):
+        home.mkdir()
+        (home / "deployment.secret").write_text("a secret of this deployment")
+    first = replace(GATEWAY, state_directory=str(one), assignments=["workers=[]", "listen.port=8002"])
+    second = replace(GATEWAY, state_directory=str(other), assignments=["database.url=sqlite:////x/t.db"])
+    with announced(first), announced(replace(second, pid=4712)):
+        with pytest.raises(CommandError, match="several gateways") as refused:
+            find_deployment(None, None, STATE)
+        choices = options_of(str(refused.value))
+        found = [find_deployment(None, options[1::2], STATE).settings.state_directory for options in choices]
+        assert found == [str(one), str(other)]
+        assert str(refused.value).endswith("(process 4712, with the same --set of database.url)")
+        assert "workers" not in str(refused.value)
 
 
 async def test_settings_from_the_environment_of_the_gateway_are_asked_for(tmp_path, elsewhere, environment):

@@ -12,6 +12,7 @@ import re
 import shlex
 import tomllib
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import aiohttp
 import pytest
@@ -43,7 +44,10 @@ RUN = {
 }
 """Commands that run here; `keys new` and `keys rotate` among them get the names of this deployment."""
 
-OUTSIDE = {"helm", "docker", "kubectl", "psql", "export", "openssl", "cd", "git", "redis-server"}
+OUTSIDE = {
+    *("helm", "docker", "kubectl", "psql", "openssl", "git", "redis-server"),
+    *("export", "cd", "mkdir", "echo", "."),
+}
 """Programs of others, which are not run."""
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -93,9 +97,12 @@ def check_command(words):
         assert {extra for some in extras for extra in some.split(",")} <= set(
             PROJECT["optional-dependencies"]
         )
-    elif program == "python":
+    elif program.startswith("python"):
         assert arguments[0] == "-m"
-        assert (ROOT / arguments[1].replace(".", "/")).with_suffix(".py").exists(), words
+        if arguments[1] == "pytest":
+            assert all((ROOT / file).exists() for file in arguments[2:]), words
+        elif arguments[1] != "venv":
+            assert (ROOT / arguments[1].replace(".", "/")).with_suffix(".py").exists(), words
     elif program == "helm":
         assert all((ROOT / word).exists() for word in arguments if word.startswith("helm/")), words
     else:
@@ -116,11 +123,12 @@ def parse(arguments):
 
 
 @asynccontextmanager
-async def deployment(directory):
-    """Run a gateway, and give its URL, the environment of its commands, and its process."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(directory)}
+async def deployment(directory, **more):
+    """Run a gateway, with more settings, and give its URLs and the environment of its commands."""
+    path = os.pathsep.join([str(directory), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(directory)}
     async with ScriptedWorker(models=["llama-3.1-8b"]) as worker:
-        settings = {"workers": [worker.url], "listen": {"port": 0}, "admin": {"port": 0}}
+        settings = {**more, "workers": [worker.url], "listen": {"port": 0}, "admin": {"port": 0}}
         settings["drain"] = {"notice_seconds": 0, "seconds": 1}
         (directory / "gateway.yaml").write_text(yaml.safe_dump(settings))
         process = await fork_module(
@@ -160,11 +168,24 @@ async def test_the_commands_of_a_page_run_in_their_order(page, tmp_path):
         )
         made["token"] = token.strip()
         for block in blocks_of(page):
+            if block.language == "json":
+                assert_alike(made["answer"], json.loads(block.text), str(block))
             for words in commands_of(block) if block.language == "sh" else ():
                 if words[0] == "radixgate" and words[1] in RUN:
                     await run_here(words[1:], tmp_path, environment, made)
                 elif words[0] == "curl":
-                    await send(words, url, admin, made)
+                    made["answer"] = await send(words, url, admin, made)
+
+
+def assert_alike(answer, printed, where):
+    """Fail if the answer of the last `curl` has other fields than the one that the page prints below it."""
+    if isinstance(printed, dict):
+        assert answer.keys() == printed.keys(), where
+        for name in printed:
+            assert_alike(answer[name], printed[name], where)
+    elif isinstance(printed, list):
+        for real, shown in zip(answer, printed, strict=False):  # counts differ with what has happened before
+            assert_alike(real, shown, where)
 
 
 async def run_here(arguments, directory, environment, made):
@@ -185,10 +206,10 @@ async def radixgate(directory, environment, arguments):
 
 
 async def send(words, url, admin, made):
-    """Send what `curl` would send to this gateway, with a key or a token that is valid."""
+    """Send what `curl` would send to this gateway, with a key or a token that is valid; return the JSON answer."""
     target = next(word for word in words[1:] if word.startswith("http"))
     is_admin = ":8001" in target
-    target = re.sub(r"http://127\.0\.0\.1:800\d", admin if is_admin else url, target)
+    target = re.sub(r"http://127\.0\.0\.1:\d+", admin if is_admin else url, target)
     headers = {"Authorization": f"Bearer {made['token'] if is_admin else made['key']}"}
     headers |= {"Content-Type": "application/json"}
     body = words[words.index("-d") + 1] if "-d" in words else None
@@ -198,7 +219,7 @@ async def send(words, url, admin, made):
             async with http.request(method, target, data=body, headers=headers) as answer:
                 if answer.status != 401:  # a new key takes effect within a second
                     assert answer.status < 300, (words, await answer.text())
-                    return
+                    return await answer.json() if "json" in answer.content_type else None
             await asyncio.sleep(0.1)
 
 
@@ -220,3 +241,60 @@ def test_the_receiver_of_the_guide_on_selling_accepts_what_the_gateway_signs():
         guide["verified"](headers, body + b" ", written, 1001.0)
     with pytest.raises(ValueError, match="not valid"):
         guide["verified"](headers, body, written, 2000.0)
+
+
+POLICY_PAGE = ROOT / "docs" / "pages" / "extend" / "routing-policy.md"
+
+
+@pytest.fixture
+def policy_package(tmp_path):
+    """A directory with the package of the page, in the state in which `pip install` leaves packages."""
+    for block in blocks_of(POLICY_PAGE):
+        if name := re.match(r"# my-policy/(\S+)\n", block.text):
+            (tmp_path / name[1]).write_text(block.text)
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
+    installed = tmp_path / "my_policy-0.1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
+    groups = [
+        "\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in points.items())])
+        for group, points in project["entry-points"].items()
+    ]
+    (installed / "entry_points.txt").write_text("\n".join(groups))
+    return tmp_path
+
+
+async def test_the_policy_of_the_page_is_compared_with_the_default(policy_package):
+    first = next(
+        words
+        for block in blocks_of(POLICY_PAGE)
+        if block.language == "sh"
+        for words in commands_of(block)
+        if words[:2] == ["radixgate", "simulate"]
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", *first[1:]),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(policy_package), str(ROOT)])},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await asyncio.wait_for(process.communicate(), SECONDS_MAX)
+    assert process.returncode == 0, errors.decode()
+    rows = [line.split() for line in output.decode().splitlines()[:8]]
+    errors_of = {row[0]: row[-1] for row in rows if len(row) > 1}
+    compared = [after for word, after in pairwise(first) if word == "--policy"]
+    assert {name: errors_of.get(name) for name in compared} == dict.fromkeys(compared, "0")
+
+
+async def test_the_policy_of_the_page_ranks_the_requests_of_a_gateway(policy_package):
+    (settings,) = [yaml.safe_load(block.text) for block in blocks_of(POLICY_PAGE) if block.language == "yaml"]
+    prompt = policy_package / "prompt"
+    prompt.write_text("What is prefix caching?")
+    async with deployment(policy_package, routing=settings["routing"]) as (url, _, environment):
+        made = {"key": "", "token": ""}
+        body = '{"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "Hello"}]}'
+        await send(["curl", f"{url}/v1/chat/completions", "-d", body], url, "", made)
+        asked = ["route", "--model", "llama-3.1-8b", "--explain", str(prompt)]
+        explained = await radixgate(policy_package, environment, asked)
+    assert "policy nearest" in explained
+    assert "tokens to compute" in explained

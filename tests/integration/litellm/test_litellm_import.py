@@ -223,6 +223,25 @@ def test_into_the_database_it_is_one_change_and_may_be_repeated(imported, tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("", "0 tenants and 0 keys, 0 things not imported"),
+        ("litellm_settings: {drop_params: true}", "0 tenants and 0 keys, 1 thing not imported"),
+    ],
+)
+def test_the_last_line_counts_what_was_imported_and_what_was_not(imported, more, said):
+    _, _, errors = imported(config=f"model_list: []\n{more}", tables=None)
+    assert errors.splitlines()[-1] == said
+
+
+def test_one_tenant_and_one_key_are_counted_in_the_singular(imported):
+    one = {"LiteLLM_TeamTable": [{"team_id": "t"}]}
+    one["LiteLLM_VerificationToken"] = [{"token": token("sk-1"), "team_id": "t"}]
+    _, _, errors = imported(config=None, tables=one)
+    assert errors == "1 tenant and 1 key, 0 things not imported\n"
+
+
+@pytest.mark.parametrize(
     ("config", "tables", "said"),
     [
         ("model_list: 5", None, "model_list: expected a list"),

@@ -121,6 +121,7 @@ def test_a_missing_reference_is_refused_with_its_path(file):
             "$.plans[0].limits[0]: a limit names one of requests, input_tokens,",
         ),
         (SMALLEST + "listen: {host: 0.0.0.0}", "$.tenants: at least one tenant is needed unless listen.host"),
+        (SMALLEST + "listen: {host: 0.0.0.0}", "`radixgate tenants set NAME`"),
         (
             SMALLEST + "models: [{name: m, tokenizer: /nowhere}]",
             "$.models[0].tokenizer: there is no tokenizer.json",
