@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.domain.errors import Unauthenticated
+from gateway.domain.errors import Unauthenticated, UnsupportedEncoding
+
+IDENTITY = "identity"
+"""The content encoding of a body that is sent as it is."""
 
 
 class RequestHeaders(Protocol):
@@ -33,3 +36,16 @@ def bearer_token(authorization: str) -> str | None:
     """Return the token in the value of an `Authorization` header; None with another scheme than `Bearer`."""
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+def content_encoding(headers: RequestHeaders) -> str:
+    """Return how the body is encoded, in small letters: `identity` also where the header is empty or missing."""
+    encoding = headers.get("content-encoding")
+    return encoding.strip().lower() or IDENTITY if encoding is not None else IDENTITY
+
+
+def require_identity(headers: RequestHeaders) -> None:
+    """Check that the body is sent as it is. Raises UnsupportedEncoding."""
+    encoding = content_encoding(headers)
+    if encoding != IDENTITY:
+        raise UnsupportedEncoding(encoding)

@@ -13,6 +13,7 @@ from backports import zstd
 from prometheus_client.registry import Collector
 
 from tests.fakes.scripted_worker import Script, ScriptedWorker
+from tests.integration.files.test_files_api import with_database
 
 
 def frames(text):
@@ -418,6 +419,19 @@ async def test_a_body_in_an_unknown_encoding_is_refused(gateway):
             body=b'{"model":"m","prompt":"hi"}',
         )
         assert status == 200
+
+
+@pytest.mark.parametrize("encoding", [b"", b"identity", b" Identity "])
+async def test_an_empty_content_encoding_is_none(gateway, encoding):
+    async with ScriptedWorker() as worker, gateway(worker, **with_database()) as running:
+        key = b"Authorization: " + running.headers()["Authorization"].encode()
+        named = b"Content-Encoding: " + encoding
+        status, _, _ = await raw(running.url, "/v1/chat/completions", key, named, body=BODY)
+        assert status == 200
+        form = b"Content-Type: multipart/form-data; boundary=x"
+        for path in ("/v1/files", "/v1/batches", "/v1/messages/batches"):
+            status, _, body = await raw(running.url, path, key, named, form, body=b"{}")
+            assert (status, body["error"]["type"]) == (400, "invalid_request_error")
 
 
 async def test_a_body_that_breaks_its_own_encoding_is_a_mistake_of_the_clients(gateway, monkeypatch):
