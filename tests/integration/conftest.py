@@ -14,6 +14,7 @@ import pytest
 from gateway import pipeline
 from gateway.telemetry.request_record import RequestRecord
 from workers.engine import tiny_checkpoint
+from workers.launching.child_process import die_with_parent
 
 MODEL = "tiny"
 PAGE_SIZE = 16
@@ -48,6 +49,7 @@ class EmbeddedWorker:
             stderr=self._log.open("ab"),
             env=environment,
             text=True,
+            preexec_fn=die_with_parent,
         )
         assert self.process.stdout is not None
         for line in self.process.stdout:
