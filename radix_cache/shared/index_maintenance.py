@@ -111,7 +111,7 @@ class IndexMaintenance:
         await self._sweep()
         over = self._replica.blocks + self._node_blocks * len(self._replica.nodes) - self._blocks_max
         if over > 0 or self._rounds % AGE_ROUNDS == 1:
-            await self._evict(over)
+            await self._evict_idle_and_excess(over)
         if self._rounds % AGE_ROUNDS == 1:
             await drop_older_layouts(self._redis, self._store.keys)
 
@@ -170,10 +170,10 @@ class IndexMaintenance:
             remains = filter(self._is_current, self._replica.holding.get(tenure, ()))
             leaving = sorted(remains, key=lambda node: -node.depth)[:left]
             left -= len(leaving)
-            for namespace, nodes in _batches(leaving):
-                await self._store.cut(namespace, [(node, tenure, 0) for node in nodes])
+            for tree, nodes in _batches(leaving):
+                await self._store.cut(tree, [(node, tenure, 0) for node in nodes])
 
-    async def _evict(self, over: int) -> None:
+    async def _evict_idle_and_excess(self, over: int) -> None:
         """Remove idle leaves, and then least recently used leaves until the tree fits.
 
         The latter are leaves of groups above their fair share.
@@ -198,7 +198,7 @@ class IndexMaintenance:
         batches = list(_batches(leaving))
         for at in range(0, len(batches), EVICTIONS_AT_ONCE_MAX):
             several = batches[at : at + EVICTIONS_AT_ONCE_MAX]
-            await asyncio.gather(*(self._store.evict(namespace, nodes) for namespace, nodes in several))
+            await asyncio.gather(*(self._store.evict(tree, nodes) for tree, nodes in several))
 
     async def _leaves_and_sizes(
         self, groups: Mapping[TreeId, str], used_before: float | None
@@ -206,7 +206,7 @@ class IndexMaintenance:
         """Return the leaves, the least recently used first, and the size of each group in blocks.
 
         Args:
-            groups: The isolation group of each namespace.
+            groups: The isolation group of each tree.
             used_before: Return only leaves that were not used since then, in server seconds; None for all leaves.
         """
         leaves: list[ReplicaNode] = []
@@ -222,9 +222,9 @@ class IndexMaintenance:
         return leaves, sizes
 
     def _groups(self) -> dict[TreeId, str]:
-        """Return the isolation group of each namespace."""
+        """Return the isolation group of each tree."""
         names = namespaces_of(self._replica)
-        return {identity: namespace.group for identity, namespace in names.items()}
+        return {tree: namespace.group for tree, namespace in names.items()}
 
     def _is_current(self, node: ReplicaNode) -> bool:
         lost_shards = self._lost_shards()
