@@ -24,6 +24,8 @@ from gateway.adminapi.problems import Problem
 from gateway.adminapi.sessions import OperatorSessions
 from gateway.database import schema
 from gateway.database.tenant_store import TenantStore
+from gateway.domain.errors import Unauthenticated
+from gateway.domain.request_headers import bearer_token, credential_header
 from gateway.settings.listeners import AdminSettings, is_loopback, names_loopback
 from gateway.settings.token_issuers import Role
 from gateway.settings.types import address_of
@@ -91,8 +93,7 @@ class Authorization:
             DatabaseDown: The database does not answer.
             TimeoutError: The database is too slow.
         """
-        scheme, _, token = http.headers.get("Authorization", "").partition(" ")
-        token = token.strip() if scheme.lower() == "bearer" else ""
+        token = _presented_token(http)
         try:
             principal = await (self._principal_of(token, http) if token else self._without_token(http))
         except IssuerUnavailable as err:
@@ -120,8 +121,7 @@ class Authorization:
                     403, "Without admin.metrics_token the metrics answer to names of this machine only."
                 )
             return
-        scheme, _, token = http.headers.get("Authorization", "").partition(" ")
-        token = token.strip() if scheme.lower() == "bearer" else ""
+        token = _presented_token(http)
         if self._may_try(http) and (
             hmac.compare_digest(_bytes(token), _bytes(self._metrics_token))
             or self._matches_admin_token(token)
@@ -180,6 +180,14 @@ class Authorization:
         if self._token is None and self.sessions is None:
             needs += " The settings may name one: admin.token; or a login: admin.issuers[].login."
         return Problem(401, needs, {"www-authenticate": "Bearer"})
+
+
+def _presented_token(http: web.Request) -> str:
+    """Return the bearer token of a request; empty without one. Raises Problem (401) for different ones."""
+    try:
+        return bearer_token(credential_header(http.headers, "authorization") or "") or ""
+    except Unauthenticated as err:
+        raise Problem(err.status, err.message, err.headers()) from err
 
 
 def _bytes(text: str) -> bytes:

@@ -115,13 +115,13 @@ class _Selection:
         for number, node in enumerate(list(self._replica.nodes.values())):
             if number % 1024 == 0:
                 await yielder.yield_if_due()
-            if (self._every or node.namespace in self._wanted) and self._is_held(node):
+            if (self._every or node.tree in self._wanted) and self._is_held(node):
                 found.append(node)
         return found
 
     def shown(self, node: ReplicaNode) -> IndexNodeShown:
         """Return a node as the API shows it."""
-        space = self._namespaces.get(node.namespace, UNKNOWN_NAMESPACE)
+        space = self._namespaces.get(node.tree, UNKNOWN_NAMESPACE)
         held = {
             self._workers[tenure]: tiers.all for tenure, tiers in node.holders() if tenure in self._workers
         }

@@ -11,6 +11,7 @@ from aiohttp import web
 from gateway.adminapi.principal import Principal
 from gateway.adminapi.problems import HEADERS, Problem
 from gateway.database.tenant_store import TenantStore
+from gateway.domain.request_headers import IDENTITY, content_encoding
 from gateway.settings.error_messages import explain_error
 from gateway.settings.token_issuers import Role
 from gateway.tenants.key_lifecycle import KeyLifecycle
@@ -102,7 +103,7 @@ class OperationRequest:
         content_type = self.http.content_type
         if content_type != "application/json":
             raise Problem(415, "The body has to be application/json.")
-        if self.http.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        if content_encoding(self.http.headers) != IDENTITY:
             raise Problem(415, "The body has to be sent without Content-Encoding.")
         read = bytearray()
         try:

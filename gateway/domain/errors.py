@@ -142,12 +142,12 @@ class PromptTooLong(GatewayError):
 
 
 class Unauthenticated(GatewayError):
-    """The request has no API key, or one that does not exist."""
+    """The request has no API key, one that does not exist, or different ones in one header."""
 
     status, code, type = 401, "invalid_api_key", "invalid_request_error"
 
-    def __init__(self) -> None:
-        super().__init__("Incorrect API key provided.")
+    def __init__(self, message: str = "Incorrect API key provided.") -> None:
+        super().__init__(message)
 
     def headers(self) -> dict[str, str]:
         """Return the challenge of a 401 (RFC 9110, 11.6.1), and tell those clients that retry a 401 not to."""

@@ -49,7 +49,7 @@ class Exchange(Protocol):
 
     @property
     def api_key(self) -> str | None:
-        """The API key as presented; None where the request has none."""
+        """The API key as presented; None where the request has none. Raises Unauthenticated for different ones."""
         ...
 
     @property

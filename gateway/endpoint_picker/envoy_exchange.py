@@ -89,7 +89,7 @@ class EnvoyExchange:
 
     @property
     def api_key(self) -> str | None:
-        """The API key as presented; None if there is none."""
+        """The API key as presented; None if there is none. Raises Unauthenticated for different ones."""
         return presented_key(self._headers)
 
     @property
@@ -118,8 +118,7 @@ class EnvoyExchange:
         Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded.
         """
         self.tenant = tenant
-        encoding = self._headers.get("content-encoding")
-        decompressor = decompressor_for(encoding) if encoding is not None else None
+        decompressor = decompressor_for(self._headers)
         try:
             async with asyncio.timeout(self._body_seconds_max):
                 body = await read_body(self._envoy.request_body, self._body_bytes_max, self.memory)

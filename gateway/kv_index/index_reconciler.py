@@ -18,7 +18,7 @@ from radix_cache.loop_yield import LoopYielder
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import ScriptAnswer
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.shared_index import SharedIndex
 from radix_cache.shared.tree_store import NODES_PER_CALL_MAX
@@ -70,9 +70,9 @@ class IndexReconciler:
             excess += ((node, tier, keep) for tier, keep in _excess(node, self._tenure, nearest))
             if not await self._pause():
                 return False
-        cuts: dict[tuple[NamespaceId, Tier], list[tuple[ReplicaNode, int, int]]] = {}
+        cuts: dict[tuple[TreeId, Tier], list[tuple[ReplicaNode, int, int]]] = {}
         for node, tier, keep in sorted(excess, key=lambda cut: -cut[0].depth):
-            cuts.setdefault((node.namespace, tier), []).append((node, self._tenure, keep))
+            cuts.setdefault((node.tree, tier), []).append((node, self._tenure, keep))
         for (namespace, tier), nodes in cuts.items():
             for at in range(0, len(nodes), NODES_PER_CALL_MAX):
                 batch = nodes[at : at + NODES_PER_CALL_MAX]

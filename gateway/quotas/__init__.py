@@ -11,9 +11,9 @@ Whether a request fits its limits, that of requests in flight (concurrency) incl
 written by gateway/domain/errors.py. What is left of each limit is computed by `add_statuses` of lua/decisions.lua,
 while Redis is away by `Window.remaining` of policies/admission/limit_windows.py.
 
-The functions of redis_store that run in Redis are in lua/: `windows` (what is used of a limit, and its correction),
-`lease_records`, `decisions` (whether a cost fits), and one file for each function: `reserve`, `finish`,
-`settle_and_reserve`, `renew`, `restore`.
+The functions of redis_store that run in Redis are in lua/: `calendar` (ends of windows), `windows` (what is used of
+a limit, and its correction), `stored_meters` (how that is kept), `lease_records`, `decisions` (whether a cost
+fits), and one file for each function: `reserve`, `finish`, `settle_and_reserve`, `renew`, `restore`.
 
 A request passes them from the outside: leases -> escrow -> failover_store -> redis_store or, while Redis is away,
 local_store.

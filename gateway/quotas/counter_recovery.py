@@ -161,8 +161,11 @@ class CounterRecovery:
                 count = partial(_counted, limits, hours, now)
                 found = count() if len(hours) <= INLINE_HOURS_MAX else await asyncio.to_thread(count)
                 if await put_back(organisation, scope.name, found, again=again):
+                    # Both look the same here: Redis has no record that the long windows of the account are whole.
                     log.warning(
-                        "Redis knew of less than %s has used: it is as in the usage ledger", scope.name
+                        "Redis had counted less of %s than the usage ledger, whose count holds now: "
+                        "Redis has lost data, or the account had no window longer than an hour before",
+                        scope.name,
                     )
                 self._failing = False
         except (SpentUnknown, RedisDown) as err:

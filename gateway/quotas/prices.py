@@ -1,7 +1,7 @@
 """Prices of tokens, and what requests cost at them, in whole millionths of a currency.
 
 A price is kept in millionths per million tokens, so that a request's cost is a sum of whole numbers, divided once
-and rounded up.
+and rounded up. gateway/dispatch/costs.py computes with them what a request is reserved for and charged.
 """
 
 from dataclasses import dataclass

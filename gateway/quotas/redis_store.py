@@ -45,7 +45,9 @@ RESTORED_MS = 62 * 86_400_000
 """How long it is known that usage was put back: longer than any window. Putting it back again changes nothing."""
 
 FILES = (
+    "calendar",
     "windows",
+    "stored_meters",
     "lease_records",
     "decisions",
     "reserve",

@@ -19,8 +19,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.settings.checks.settings_warnings import ENVIRONMENT_PREFIX, expired_keys, misspelt_variables
+from gateway.settings.checks.settings_warnings import expired_keys, misspelt_variables
 from gateway.settings.checks.tree_checks import first_problem
+from gateway.settings.environment import ENVIRONMENT_PREFIX
 from gateway.settings.error_messages import explain_error, explain_not_text, type_at
 from gateway.settings.models import TOKENIZER_KEYWORDS
 from gateway.settings.references import References

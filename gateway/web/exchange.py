@@ -131,7 +131,7 @@ class HttpExchange:
 
     @property
     def api_key(self) -> str | None:
-        """The API key as presented; None if there is none."""
+        """The API key as presented; None if there is none. Raises Unauthenticated for different ones."""
         return presented_key(self._http.headers)
 
     @property

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from gateway.app import Gateway
 from gateway.domain.request import Surface
+from gateway.domain.request_headers import credential_header
 from gateway.pipeline import serve
 from gateway.settings.types import Address, address_of
 from gateway.web.dialect_factory import dialect_factory
@@ -26,8 +27,8 @@ class PlaygroundExchange(HttpExchange):
 
     @property
     def api_key(self) -> str | None:
-        """The tenant's API key; None if there is none."""
-        return self._http.headers.get(KEY_HEADER)
+        """The tenant's API key; None if there is none. Raises Unauthenticated for different ones."""
+        return credential_header(self._http.headers, KEY_HEADER)
 
 
 def playground(gateway: Gateway) -> Handler:

@@ -2,10 +2,10 @@
 
 import os
 import time
-from collections.abc import Mapping
 
 from aiohttp import web
 
+from gateway.domain.request_headers import RequestHeaders, bearer_token, credential_header
 from gateway.domain.tenant import Tenant
 
 SERVER = "radixgate"
@@ -31,13 +31,13 @@ def new_request_id() -> str:
     return f"req-{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
 
 
-def presented_key(headers: Mapping[str, str]) -> str | None:
-    """Return the API key that was sent as a bearer token, as `x-api-key`, or as Azure's `api-key`.
+def presented_key(headers: RequestHeaders) -> str | None:
+    """Return the API key that was sent as a bearer token, or else as `x-api-key`, or else as Azure's `api-key`.
 
-    Bytes that are not valid UTF-8 are surrogates in the returned key.
+    Bytes that are not valid UTF-8 are surrogates in the returned key. Raises Unauthenticated if the header was sent
+    with different values.
     """
-    authorization = headers.get("authorization")
+    authorization = credential_header(headers, "authorization")
     if authorization is not None:
-        scheme, _, key = authorization.partition(" ")
-        return key.strip() if scheme.lower() == "bearer" else None
-    return headers.get("x-api-key") or headers.get("api-key")
+        return bearer_token(authorization)
+    return credential_header(headers, "x-api-key") or credential_header(headers, "api-key")

@@ -99,14 +99,7 @@ def tenant_app(
         "cells": cells,
         "logged": access_log is not None,
     }
-
-    async def authenticate(http: web.Request, scope: str = INFERENCE) -> Tenant:
-        tenant = await services.authentication.authenticate(
-            presented_key(http.headers), lambda: find_address(http), scope
-        )
-        set_caller(http, tenant)
-        return tenant
-
+    authenticate = _authentication(services, find_address, INFERENCE)
     app = _application(local_names_only, cors, access_log)
     routes = _Routes(app)
     inference = InferenceHandlers(services, drain_state, stores, exchange_options)
@@ -114,13 +107,11 @@ def tenant_app(
     _add_inference(routes, inference, inference_handlers)
     context_length = services.dispatch.fleet.context_length
     _add_models(routes, ModelHandlers(services.catalogue, authenticate, context_length))
-    own = OwnUsageHandlers(services, explorer, partial(authenticate, scope=USAGE), cells, find_address)
-    for path, handler in own.by_path().items():
+    authenticate_for_usage = _authentication(services, find_address, USAGE)
+    own_usage = OwnUsageHandlers(services, explorer, authenticate_for_usage, cells, find_address)
+    for path, handler in own_usage.by_path().items():
         routes.add("GET", path, handler)
-    for method, path, handler in _stored_object_routes(
-        services, stores, authenticate, memory=memory, body_seconds_max=body_seconds_max
-    ):
-        routes.add(method, path, handler)
+    _add_stored_objects(routes, services, stores, authenticate, memory, body_seconds_max)
     routes.add_exact("GET", "/ui/{file:[a-z.]*}", tenant_page_file)
     routes.add_exact("GET", "/openapi.json", _describe)
     routes.add_exact("*", "/{anything:.*}", routes.not_found)
@@ -128,16 +119,31 @@ def tenant_app(
         app[DIRECT_ROUTES] = _direct_routes(
             inference.served_directly(inference_handlers), local_names_only, cors, access_log
         )
-
-    async def close_connection_while_not_ready(_: web.Request, answer: web.StreamResponse) -> None:
-        if not drain_state.ready:
-            answer.force_close()
-            answer.headers["Connection"] = "close"  # aiohttp has chosen the headers before.
-
-    app.on_response_prepare.append(close_connection_while_not_ready)
-
+    app.on_response_prepare.append(partial(_close_connection_while_not_ready, drain_state))
     app.on_shutdown.append(partial(wait_before_aiohttp_closes, drain_state, drain_seconds))
     return app
+
+
+def _authentication(services: Services, find_address: FindAddress, scope: str) -> AuthenticateTenant:
+    """Return the function that finds the tenant of a request whose key has a scope, and notes it for the log."""
+
+    async def authenticate(http: web.Request) -> Tenant:
+        tenant = await services.authentication.authenticate(
+            presented_key(http.headers), lambda: find_address(http), scope
+        )
+        set_caller(http, tenant)
+        return tenant
+
+    return authenticate
+
+
+async def _close_connection_while_not_ready(
+    drain_state: DrainState, _: web.Request, answer: web.StreamResponse
+) -> None:
+    """Make an answer the last of its connection while the gateway is not ready, as when it will stop."""
+    if not drain_state.ready:
+        answer.force_close()
+        answer.headers["Connection"] = "close"  # aiohttp has chosen the headers before.
 
 
 async def wait_before_aiohttp_closes(
@@ -164,16 +170,16 @@ def _add_models(routes: "_Routes", models: ModelHandlers) -> None:
         routes.add_exact("GET", f"{prefix}/models/{{model:.*}}", models.show)
 
 
-def _stored_object_routes(
+def _add_stored_objects(
+    routes: "_Routes",
     services: Services,
     stores: ObjectStores,
     authenticate: AuthenticateTenant,
-    *,
     memory: MemoryBudget,
     body_seconds_max: float,
-) -> list[tuple[str, str, Handler]]:
-    """Return method, path and handler of the APIs for responses, conversations, files and batches."""
-    return [
+) -> None:
+    """Add the paths of responses, conversations, files and batches."""
+    for method, path, handler in (
         *StoredResponseHandlers(
             stores.responses,
             stores.background_responses,
@@ -186,7 +192,8 @@ def _stored_object_routes(
         *FileHandlers(stores.tenant_files, authenticate, idle_seconds_max=body_seconds_max).routes(),
         *BatchHandlers(stores, authenticate, body_seconds_max=body_seconds_max).routes(),
         *MessageBatchHandlers(stores, authenticate, memory, idle_seconds_max=body_seconds_max).routes(),
-    ]
+    ):
+        routes.add(method, path, handler)
 
 
 def _direct_routes(

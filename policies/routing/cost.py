@@ -9,11 +9,12 @@ What the estimate knows of the request, of a worker, and of the other requests t
     s, b, d  ms per uncached token, per request, per decode step: the worker's speed
     C        chunk budget: prompt tokens in one step
     Q        uncached tokens queued there: sent and not computed yet, with `away_tokens` of a worker of another cell
+    KV, K    tokens that fit in its KV memory; those of open streams there (a block that several use counts once)
     R, r     open streams there; of these, those that run: r = min(R min(1, KV / K), RUNNING_MAX), the others wait
-    K, KV    tokens of open streams (a block that several use counts once); tokens that fit
 
-The cost is a sum of milliseconds: what the request itself has to expect there, and what it costs or saves other
-requests (`_prefills`, `_memory_uses`, `_charges`), and a surcharge on workers that are new (`_routes`):
+The cost is a sum of terms in milliseconds: what the request itself has to expect there, and what it costs or saves
+other requests (`_prefills`, `_memory_uses`, `_charges`), and a surcharge on workers that are new (`_routes`). The
+weights of terms are options (cost_options.py); w, the weight of the term `harm`, is the option of that name:
 
     cost   = (wait + own + room + price + harm + memory + copy + start) (1 - stay at the session's worker)
 
@@ -24,7 +25,7 @@ requests (`_prefills`, `_memory_uses`, `_charges`), and a surcharge on workers t
 
     price  = price of compute (own - copied)      what its prefill takes from other requests (compute_price.py)
              + fees                               and what parts on their way pay instead (wanted_copies.py)
-    harm   = harm delayed (own - copied)          how long its prefill delays the running streams, and
+    harm   = w delayed (own - copied)             how long its prefill delays the running streams, `delayed` of them
     memory                                        what it takes of the KV memory (both: memory_price.py)
     copy   = - copy_share * sum(share * part)     what later requests save by its copies of shared prefixes
     start  = slow_start (wait + own + copy) (1 - age / slow_start_seconds)     on a worker younger than that

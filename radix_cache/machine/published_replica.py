@@ -27,7 +27,7 @@ from radix_cache.machine.segment import (
     IndexSegment,
 )
 from radix_cache.machine.slot_table import SlotTable
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.log_records import Holders, LogEntry, NodeChanged, NodeHead, PredictionAdded
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.node_table import NodeTable
@@ -71,7 +71,7 @@ class NotedNodeTable(NodeTable):
         before: set[ReplicaNode],
         gone: list[int],
         lost: dict[int, int],
-        blocks: dict[NamespaceId, int],
+        blocks: dict[TreeId, int],
         other: NodeTable,
     ) -> None:
         """Replace some nodes by those of another table."""
@@ -140,8 +140,8 @@ class PublishedReplica(TreeReplica):
         number: int,
         tip: bytes,
         sequence: int,
-        names: dict[NamespaceId, bytes],
-        nodes: Iterable[tuple[NamespaceId, NodeHead, Hashes, dict[int, Holders]]],
+        names: dict[TreeId, bytes],
+        nodes: Iterable[tuple[TreeId, NodeHead, Hashes, dict[int, Holders]]],
         predictions: Collection[PredictionAdded],
     ) -> Iterator[None]:
         """Replace everything that was known of a shard by a snapshot, in small steps."""

@@ -1,6 +1,6 @@
 """The records in a segment: nodes of the tree, nodes of requests under way, and the namespaces.
 
-    node         key | words | namespace | sequence | depth, used | blocks, level | counts | run | holders
+    node         key | words | tree | sequence | depth, used | blocks, level | counts | run | holders
     under way    key | words | depth, requests | blocks, holders | run | holders and their requests
     bytes        0   | words | size | data
 
@@ -83,7 +83,7 @@ def encode_node(node: ReplicaNode) -> bytes:
     size = NODE.size + len(counts) + WORD * len(run) + 4 * len(pairs)
     level = len(chunks).bit_length() - 1
     head = NODE.pack(
-        *(node.key, size // WORD, node.namespace, node.sequence, node.depth, node.used, len(run), level)
+        *(node.key, size // WORD, node.tree, node.sequence, node.depth, node.used, len(run), level)
     )
     return b"".join((head, counts, run.tobytes(), pairs.tobytes()))
 
@@ -118,13 +118,13 @@ class LazyChunks:
 
 def decode_node(data: bytes) -> ReplicaNode:
     """Return the node of a record, without parent and children. Raises struct.error and ValueError if torn."""
-    key, _, namespace, sequence, depth, used, blocks, level = NODE.unpack_from(data)
+    key, _, tree, sequence, depth, used, blocks, level = NODE.unpack_from(data)
     counts = _counts(1 << level) if level else _ONE_COUNT
     runs_at = NODE.size + counts.size
     pairs_at = runs_at + WORD * blocks
     # A view, not a copy: a match reads only a few blocks of the run.
     run: Hashes = memoryview(data)[runs_at:pairs_at].cast("Q")  # type: ignore[assignment]
-    node = ReplicaNode(key, namespace, run)
+    node = ReplicaNode(key, tree, run)
     node.sequence, node.depth, node.used = sequence, depth, used
     if not level:
         node.chunks[0] = dict(_PAIR.iter_unpack(data[pairs_at:]))

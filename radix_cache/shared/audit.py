@@ -110,11 +110,11 @@ def _of_the_name(tree: DumpedTree, keys: Keys) -> Iterator[Violation]:
         namespace = Namespace.unpack(tree.name)
     except ValueError:
         namespace = None
-    if namespace is None or tree.namespace not in keys.trees_of(namespace):
+    if namespace is None or tree.id not in keys.trees_of(namespace):
         yield Violation(node=None, text="the name is not a namespace, or that of another one", whole=True)
         return
     roots = [key for key, node in tree.nodes.items() if node.head is not None and not node.head.depth]
-    if any(keys.tree_of(namespace, root) != tree.namespace for root in roots):
+    if any(keys.tree_of(namespace, root) != tree.id for root in roots):
         yield Violation(node=None, text="a path belongs to another part of the namespace", whole=True)
 
 

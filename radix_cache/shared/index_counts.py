@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from radix_cache.namespace import Namespace
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.tiers import TierBlocks
 
-NamespacesById = Mapping[NamespaceId, Namespace]
+NamespacesById = Mapping[TreeId, Namespace]
 
 UNKNOWN_NAMESPACE = Namespace(model="(unknown)", block_size=0)
 """Stands for a namespace that is unknown or has an unreadable name."""
@@ -19,7 +19,7 @@ UNKNOWN_NAMESPACE = Namespace(model="(unknown)", block_size=0)
 class BlockCounts:
     """Counts of a part of the index."""
 
-    namespaces: set[Namespace | NamespaceId] = field(default_factory=set)
+    namespaces: set[Namespace | TreeId] = field(default_factory=set)
     """The namespaces; one without a known name is represented by the id of its tree."""
     nodes: int = 0
     blocks: int = 0
@@ -34,7 +34,7 @@ class BlockCounts:
 
     def add(self, node: ReplicaNode, held: TierBlocks, namespace: Namespace) -> None:
         """Count the held blocks of a node."""
-        self.namespaces.add(node.namespace if namespace is UNKNOWN_NAMESPACE else namespace)
+        self.namespaces.add(node.tree if namespace is UNKNOWN_NAMESPACE else namespace)
         self.nodes += 1
         self.blocks += held.all
         self.gpu_blocks += held.gpu
@@ -55,12 +55,12 @@ class IndexCounts:
     total: BlockCounts = field(default_factory=BlockCounts)
 
 
-def namespaces_of(replica: TreeReplica) -> dict[NamespaceId, Namespace]:
+def namespaces_of(replica: TreeReplica) -> dict[TreeId, Namespace]:
     """Return the namespace of every tree, by the id of the tree."""
-    found: dict[NamespaceId, Namespace] = {}
+    found: dict[TreeId, Namespace] = {}
     for shard in replica.shards.values():
-        for identity, name in shard.names.items():
-            found[identity] = unpack_namespace(name)
+        for tree, name in shard.names.items():
+            found[tree] = unpack_namespace(name)
     return found
 
 
@@ -75,13 +75,13 @@ def unpack_namespace(name: bytes) -> Namespace:
 def count_index(
     replica: TreeReplica,
     namespaces: NamespacesById,
-    prediction_namespaces: Mapping[bytes, NamespaceId],
+    prediction_trees: Mapping[bytes, TreeId],
 ) -> IndexCounts:
-    """Count the whole index; `prediction_namespaces` has the known namespaces of predictions, by id."""
+    """Count the whole index; `prediction_trees` has the known trees of predictions, by id."""
     found = IndexCounts(workers={worker: BlockCounts() for worker in sorted(replica.tenures)})
     by_tenure = {tenure: found.workers[worker] for worker, tenure in replica.tenures.items()}
     for node in replica.nodes.values():
-        namespace = namespaces.get(node.namespace, UNKNOWN_NAMESPACE)
+        namespace = namespaces.get(node.tree, UNKNOWN_NAMESPACE)
         group = found.groups.setdefault((namespace.model, namespace.group), BlockCounts())
         held = list(node.holders())
         largest = [max(each) for each in zip(*(tiers for _, tiers in held), strict=True)] or (0, 0, 0)
@@ -91,8 +91,8 @@ def count_index(
         for tenure, tiers in held:
             by_tenure.get(tenure, found.remains).add(node, tiers, namespace)
     for _, prediction, tenure in replica.predictions_under_way():
-        identity = prediction_namespaces.get(prediction)
-        namespace = namespaces.get(identity, UNKNOWN_NAMESPACE) if identity is not None else UNKNOWN_NAMESPACE
+        tree = prediction_trees.get(prediction)
+        namespace = namespaces.get(tree, UNKNOWN_NAMESPACE) if tree is not None else UNKNOWN_NAMESPACE
         for counts in (
             found.groups.setdefault((namespace.model, namespace.group), BlockCounts()),
             by_tenure.get(tenure, found.remains),

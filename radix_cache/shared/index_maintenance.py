@@ -17,7 +17,7 @@ from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.fair_shares import FairShares
 from radix_cache.shared.index_counts import namespaces_of
-from radix_cache.shared.keys import REGISTRY, NamespaceId
+from radix_cache.shared.keys import REGISTRY, TreeId
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.older_layouts import drop_older_layouts
 from radix_cache.shared.replica import TreeReplica
@@ -111,7 +111,7 @@ class IndexMaintenance:
         await self._sweep()
         over = self._replica.blocks + self._node_blocks * len(self._replica.nodes) - self._blocks_max
         if over > 0 or self._rounds % AGE_ROUNDS == 1:
-            await self._evict(over)
+            await self._evict_idle_and_excess(over)
         if self._rounds % AGE_ROUNDS == 1:
             await drop_older_layouts(self._redis, self._store.keys)
 
@@ -170,10 +170,10 @@ class IndexMaintenance:
             remains = filter(self._is_current, self._replica.holding.get(tenure, ()))
             leaving = sorted(remains, key=lambda node: -node.depth)[:left]
             left -= len(leaving)
-            for namespace, nodes in _batches(leaving):
-                await self._store.cut(namespace, [(node, tenure, 0) for node in nodes])
+            for tree, nodes in _batches(leaving):
+                await self._store.cut(tree, [(node, tenure, 0) for node in nodes])
 
-    async def _evict(self, over: int) -> None:
+    async def _evict_idle_and_excess(self, over: int) -> None:
         """Remove idle leaves, and then least recently used leaves until the tree fits.
 
         The latter are leaves of groups above their fair share.
@@ -190,7 +190,7 @@ class IndexMaintenance:
             if len(leaving) == EVICTED_PER_ROUND_MAX or (over <= 0 and node.used >= idle_before):
                 break
             size = len(node.run) + self._node_blocks
-            if shares.take(groups.get(node.namespace, ""), size) or node.used < idle_before:
+            if shares.take(groups.get(node.tree, ""), size) or node.used < idle_before:
                 leaving.append(node)
                 over -= size
             if at % SLICE_NODES == SLICE_NODES - 1:
@@ -198,21 +198,21 @@ class IndexMaintenance:
         batches = list(_batches(leaving))
         for at in range(0, len(batches), EVICTIONS_AT_ONCE_MAX):
             several = batches[at : at + EVICTIONS_AT_ONCE_MAX]
-            await asyncio.gather(*(self._store.evict(namespace, nodes) for namespace, nodes in several))
+            await asyncio.gather(*(self._store.evict(tree, nodes) for tree, nodes in several))
 
     async def _leaves_and_sizes(
-        self, groups: Mapping[NamespaceId, str], used_before: float | None
+        self, groups: Mapping[TreeId, str], used_before: float | None
     ) -> tuple[list[ReplicaNode], Counter[str]]:
         """Return the leaves, the least recently used first, and the size of each group in blocks.
 
         Args:
-            groups: The isolation group of each namespace.
+            groups: The isolation group of each tree.
             used_before: Return only leaves that were not used since then, in server seconds; None for all leaves.
         """
         leaves: list[ReplicaNode] = []
         sizes = Counter[str]()
         for at, node in enumerate(list(self._replica.nodes.values())):
-            sizes[groups.get(node.namespace, "")] += len(node.run) + self._node_blocks
+            sizes[groups.get(node.tree, "")] += len(node.run) + self._node_blocks
             wanted = not node.children and (used_before is None or node.used < used_before)
             if wanted and self._is_current(node):
                 leaves.append(node)
@@ -221,21 +221,21 @@ class IndexMaintenance:
         leaves.sort(key=lambda node: (node.used, node.sequence))
         return leaves, sizes
 
-    def _groups(self) -> dict[NamespaceId, str]:
-        """Return the isolation group of each namespace."""
+    def _groups(self) -> dict[TreeId, str]:
+        """Return the isolation group of each tree."""
         names = namespaces_of(self._replica)
-        return {identity: namespace.group for identity, namespace in names.items()}
+        return {tree: namespace.group for tree, namespace in names.items()}
 
     def _is_current(self, node: ReplicaNode) -> bool:
         lost_shards = self._lost_shards()
-        return not lost_shards or self._store.keys.shard(node.namespace) not in lost_shards
+        return not lost_shards or self._store.keys.shard(node.tree) not in lost_shards
 
 
-def _batches(nodes: Iterable[ReplicaNode]) -> Iterator[tuple[NamespaceId, list[ReplicaNode]]]:
-    """Yield the nodes by namespace, in their order, in batches that fit one call."""
-    by_namespace: dict[NamespaceId, list[ReplicaNode]] = {}
+def _batches(nodes: Iterable[ReplicaNode]) -> Iterator[tuple[TreeId, list[ReplicaNode]]]:
+    """Yield the nodes by tree, in their order, in batches that fit one call."""
+    by_tree: dict[TreeId, list[ReplicaNode]] = {}
     for node in nodes:
-        by_namespace.setdefault(node.namespace, []).append(node)
-    for namespace, members in by_namespace.items():
+        by_tree.setdefault(node.tree, []).append(node)
+    for tree, members in by_tree.items():
         for at in range(0, len(members), NODES_PER_CALL_MAX):
-            yield namespace, members[at : at + NODES_PER_CALL_MAX]
+            yield tree, members[at : at + NODES_PER_CALL_MAX]

@@ -26,7 +26,7 @@ from radix_cache.blocks import Hashes
 from radix_cache.namespace import NAMESPACES_MAX, Namespace
 from radix_cache.redis.topology import is_cluster, spread_tags
 
-NamespaceId = NewType("NamespaceId", bytes)
+TreeId = NewType("TreeId", bytes)
 """The eight bytes that stand for one tree in keys: for a namespace, or for one of its parts."""
 
 LAYOUT = 3
@@ -43,9 +43,9 @@ REGISTRY = -1
 
 
 @lru_cache(maxsize=NAMESPACES_MAX)
-def namespace_id(namespace: Namespace) -> NamespaceId:
-    """Return the id of a namespace: a hash, so that equal namespaces have one id in every process."""
-    return NamespaceId(hashlib.sha256(namespace.packed()).digest()[:8])
+def tree_id(namespace: Namespace) -> TreeId:
+    """Return the id of a namespace's first or only tree: a hash, the same in every process."""
+    return TreeId(hashlib.sha256(namespace.packed()).digest()[:8])
 
 
 @dataclass(frozen=True)
@@ -64,19 +64,19 @@ class Keys:
         """Return the key names of a deployment that uses the Redis at this URL."""
         return cls(prefix=prefix, parts=CLUSTER_PARTS if is_cluster(url) else 1)
 
-    def tree_of(self, namespace: Namespace, first: int) -> NamespaceId:
+    def tree_of(self, namespace: Namespace, first: int) -> TreeId:
         """Return the id of the tree with the paths of a namespace that begin with the block `first`."""
-        whole = namespace_id(namespace)
+        whole = tree_id(namespace)
         return whole if self.parts == 1 else self._part(whole, first % self.parts)
 
-    def trees_of(self, namespace: Namespace) -> list[NamespaceId]:
+    def trees_of(self, namespace: Namespace) -> list[TreeId]:
         """Return the ids of all trees that a namespace may have."""
-        whole = namespace_id(namespace)
+        whole = tree_id(namespace)
         return [self._part(whole, part) for part in range(self.parts)]
 
-    def shard(self, namespace: NamespaceId) -> int:
+    def shard(self, tree: TreeId) -> int:
         """Return the shard of a tree: 0 <= shard < shards."""
-        return int.from_bytes(namespace, "little") % self.shards
+        return int.from_bytes(tree, "little") % self.shards
 
     def shard_of(self, namespace: Namespace, hashes: Hashes) -> int:
         """Return the shard of a path."""
@@ -102,9 +102,9 @@ class Keys:
         """Return the key of a shard's predictions."""
         return f"{self._tags[shard]}:predictions"
 
-    def tree(self, namespace: NamespaceId) -> str:
+    def tree(self, tree: TreeId) -> str:
         """Return the key of a tree's nodes."""
-        return f"{self._tags[self.shard(namespace)]}:tree:{namespace.hex()}"
+        return f"{self._tags[self.shard(tree)]}:tree:{tree.hex()}"
 
     @property
     def any_tree(self) -> str:
@@ -140,7 +140,7 @@ class Keys:
     def _prefix(self) -> str:
         return f"{self.prefix}:v{self.layout}" if self.layout > 1 else self.prefix
 
-    def _part(self, whole: NamespaceId, part: int) -> NamespaceId:
+    def _part(self, whole: TreeId, part: int) -> TreeId:
         """Return the id of a part of a namespace: the namespace's id plus the part's distance in shards."""
         number = int.from_bytes(whole, "little") + part * self.shards // self.parts
-        return NamespaceId((number % 2**64).to_bytes(8, "little"))
+        return TreeId((number % 2**64).to_bytes(8, "little"))

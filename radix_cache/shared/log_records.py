@@ -26,7 +26,7 @@ from struct import Struct, iter_unpack
 
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 
 NONE = bytes(8)
 HEAD = Struct("<QIIIIBQQQ")
@@ -159,9 +159,9 @@ class LogEntry:
         return cls(tip, before, sequence, data[ENTRY.size :])
 
     @property
-    def namespace(self) -> NamespaceId:
-        """The namespace that was changed."""
-        return NamespaceId(self.body[:8])
+    def tree(self) -> TreeId:
+        """The tree that was changed."""
+        return TreeId(self.body[:8])
 
     def tenure(self) -> tuple[WorkerId, int, str]:
         """Decode an entry of the registry: a worker, its tenure from now on, and the instance that has it."""

@@ -7,7 +7,7 @@ from itertools import islice
 from radix_cache.blocks import Hashes
 from radix_cache.in_flight_tree import SharedPart
 from radix_cache.match import WorkerId
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.log_records import Holders
 from radix_cache.tiers import MASK, Tier, TierBlocks, all_on_gpu, unpack_tiers
 
@@ -22,17 +22,17 @@ class ReplicaNode:
         "depth",
         "key",
         "mask",
-        "namespace",
         "next",
         "parent",
         "run",
         "sequence",
+        "tree",
         "used",
     )
 
-    def __init__(self, key: int, namespace: NamespaceId, run: Hashes) -> None:
+    def __init__(self, key: int, tree: TreeId, run: Hashes) -> None:
         self.key = key
-        self.namespace = namespace
+        self.tree = tree
         self.run = run
         self.sequence = self.depth = self.used = self.next = self.above = self.mask = 0
         self.chunks: list[Holders] = [{}]

@@ -6,7 +6,7 @@ replica.py decides when a change becomes visible.
 from array import array
 
 from radix_cache.blocks import Hashes
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.log_records import Holders, NodeChanged, NodeHead
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.tiers import MASK
@@ -30,7 +30,7 @@ class NodeTable:
         """The nodes of which each tenure holds something."""
         self.blocks = 0
         """The number of blocks of all runs."""
-        self.blocks_of: dict[NamespaceId, int] = {}
+        self.blocks_of: dict[TreeId, int] = {}
         """The number of blocks of each namespace."""
 
     def resolve(self, key: int, depth: int) -> ReplicaNode | None:
@@ -60,10 +60,10 @@ class NodeTable:
             path.extend(run)
         return path
 
-    def add(self, namespace: NamespaceId, head: NodeHead, run: Hashes) -> ReplicaNode:
+    def add(self, tree: TreeId, head: NodeHead, run: Hashes) -> ReplicaNode:
         """Add a node that is not linked to its parent yet."""
-        node = self.nodes[head.key] = ReplicaNode(head.key, namespace, run)
-        self._grow(namespace, len(run))
+        node = self.nodes[head.key] = ReplicaNode(head.key, tree, run)
+        self._grow(tree, len(run))
         self.set_head(node, head)
         return node
 
@@ -73,7 +73,7 @@ class NodeTable:
         if run is None:
             raise NodeMismatch
         more = len(run) - len(node.run)
-        self._grow(node.namespace, more)
+        self._grow(node.tree, more)
         node.run = run
         self.set_head(node, record.head)
         return more < 0
@@ -115,15 +115,15 @@ class NodeTable:
         if node.parent is not None and node.parent.children is not None:
             node.parent.children.discard(node)
         self.nodes.pop(node.key, None)
-        self._grow(node.namespace, -len(node.run))
+        self._grow(node.tree, -len(node.run))
 
-    def _grow(self, namespace: NamespaceId, blocks: int) -> None:
+    def _grow(self, tree: TreeId, blocks: int) -> None:
         self.blocks += blocks
-        count = self.blocks_of.get(namespace, 0) + blocks
+        count = self.blocks_of.get(tree, 0) + blocks
         if count:
-            self.blocks_of[namespace] = count
+            self.blocks_of[tree] = count
         else:
-            self.blocks_of.pop(namespace, None)
+            self.blocks_of.pop(tree, None)
 
     def link(self, node: ReplicaNode) -> None:
         """Link a node to its parent."""
@@ -147,7 +147,7 @@ class NodeTable:
         before: set[ReplicaNode],
         gone: list[int],
         lost: dict[int, int],
-        blocks: dict[NamespaceId, int],
+        blocks: dict[TreeId, int],
         other: "NodeTable",
     ) -> None:
         """Replace some nodes by those of another table, in few bulk operations.

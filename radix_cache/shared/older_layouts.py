@@ -5,7 +5,7 @@ renews a lease key; when that key has expired, all keys of that layout are remov
 """
 
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.keys import REGISTRY, SHARDS, Keys, NamespaceId
+from radix_cache.shared.keys import REGISTRY, SHARDS, Keys, TreeId
 
 OLDER_SHARDS = 64
 """The number of shards in layouts 1 and 2."""
@@ -24,7 +24,7 @@ async def _remove(redis: ScriptCaller, old: Keys) -> None:
     """Remove all keys of a layout; the workers' key goes last, so that an interrupted removal is repeated."""
     for shard in range(old.shards):
         for namespace in await redis.ask("HKEYS", old.names(shard)):
-            await redis.ask("UNLINK", old.tree(NamespaceId(namespace)))
+            await redis.ask("UNLINK", old.tree(TreeId(namespace)))
         for key in (old.log(shard), old.predictions(shard), old.names(shard), old.meta(shard)):
             await redis.ask("UNLINK", key)
     for key in (*old.feed_leases, old.log(REGISTRY), old.meta(REGISTRY), old.workers):

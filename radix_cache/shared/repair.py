@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from radix_cache.redis.call import RedisDown
 from radix_cache.shared.audit import NodeFamily, Violation, find_violations, holders_of
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.tree_dump import DumpedTree, TenureNumbers, TreeDumper
 from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
@@ -35,12 +35,12 @@ async def repair(
             await _repair_round(store, tree, found)
         except RedisDown:
             break  # A script found unreadable data. (If Redis is away, `clear` raises.)
-        tree = await dumper.tree(tree.namespace)
+        tree = await dumper.tree(tree.id)
         found = list(find_violations(tree, tenures, store.keys))
     if not found:
         return (), False
-    await store.clear(tree.namespace)
-    return list(find_violations(await dumper.tree(tree.namespace), tenures, store.keys)), True
+    await store.clear(tree.id)
+    return list(find_violations(await dumper.tree(tree.id), tenures, store.keys)), True
 
 
 async def _repair_round(store: TreeStore, tree: DumpedTree, found: Sequence[Violation]) -> None:
@@ -60,15 +60,15 @@ async def _repair_round(store: TreeStore, tree: DumpedTree, found: Sequence[Viol
         else:
             removed.update((key, family.heads[key].depth) for key in family.below(violation.node))
     for batch in _batches(sorted(removed, key=lambda key: -removed[key])):
-        await store.evict(tree.namespace, [_node(tree.namespace, key) for key in batch])
+        await store.evict(tree.id, [_node(tree.id, key) for key in batch])
     deepest = sorted(cuts, key=lambda cut: -family.heads[cut[0]].depth)
     # A cut to ALL blocks takes nothing from any tenure, but makes the script drop an end that no tenure holds.
     both = [*((key, tenure, 0) for key, tenure in deepest), *((key, 0, ALL) for key in trimmed)]
     for at in range(0, len(both), NODES_PER_CALL_MAX):
         batch_of_cuts = both[at : at + NODES_PER_CALL_MAX]
         await store.cut(
-            tree.namespace,
-            [(_node(tree.namespace, key), tenure, keep) for key, tenure, keep in batch_of_cuts],
+            tree.id,
+            [(_node(tree.id, key), tenure, keep) for key, tenure, keep in batch_of_cuts],
         )
 
 
@@ -76,8 +76,8 @@ def _batches(keys: Sequence[int]) -> list[Sequence[int]]:
     return [keys[at : at + NODES_PER_CALL_MAX] for at in range(0, len(keys), NODES_PER_CALL_MAX)]
 
 
-def _node(namespace: NamespaceId, key: int) -> ReplicaNode:
+def _node(tree: TreeId, key: int) -> ReplicaNode:
     """Return a node with the fields that the scripts use."""
-    node = ReplicaNode(key, namespace, array("Q"))
+    node = ReplicaNode(key, tree, array("Q"))
     node.used = WHENEVER_USED
     return node

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from radix_cache.blocks import Hashes
 from radix_cache.in_flight_tree import InFlightTree
 from radix_cache.match import WorkerId
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.log_records import (
     Holders,
     HoldersChanged,
@@ -202,8 +202,8 @@ class TreeReplica:
         number: int,
         tip: bytes,
         sequence: int,
-        names: dict[NamespaceId, bytes],
-        nodes: Iterable[tuple[NamespaceId, NodeHead, Hashes, dict[int, Holders]]],
+        names: dict[TreeId, bytes],
+        nodes: Iterable[tuple[TreeId, NodeHead, Hashes, dict[int, Holders]]],
         predictions: Collection[PredictionAdded],
     ) -> Iterator[None]:
         """Replace the content of a shard by a snapshot, in small steps.
@@ -271,13 +271,13 @@ class TreeReplica:
             elif isinstance(record, PredictionRemoved):
                 self._prediction_table.remove(record.id)
             elif isinstance(record, NamespaceAdded):
-                shard.names[entry.namespace] = record.name
+                shard.names[entry.tree] = record.name
             elif isinstance(record, NamespaceCleared):
-                shard.names.pop(entry.namespace, None)
-                for node in [n for n in shard.nodes if n.namespace == entry.namespace]:
+                shard.names.pop(entry.tree, None)
+                for node in [n for n in shard.nodes if n.tree == entry.tree]:
                     self._remove(shard, node)
             elif isinstance(record, NamespaceRemoved):
-                shard.names.pop(entry.namespace, None)
+                shard.names.pop(entry.tree, None)
         for node in shrunk:
             self._table.relink_children(node)
         for node in fresh:
@@ -296,7 +296,7 @@ class TreeReplica:
         if node is None:
             if record.kept or len(record.more) != record.head.length:
                 raise LogGap
-            node = self._table.add(entry.namespace, record.head, record.more)
+            node = self._table.add(entry.tree, record.head, record.more)
             shard.nodes.add(node)
             fresh.append(node)
             self._note_computed(node, record.head.holders)

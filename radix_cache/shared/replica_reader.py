@@ -27,7 +27,7 @@ from radix_cache.redis.call import RedisDown
 from radix_cache.redis.connection import ConnectionLost
 from radix_cache.redis.pubsub import ShardedSubscriber
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
+from radix_cache.shared.keys import REGISTRY, Keys, TreeId
 from radix_cache.shared.log_records import LogEntry, decode_tenure
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.snapshot import LogGap, ShardSnapshot
@@ -315,7 +315,7 @@ class ReplicaReader:
         tip, sequence = await self._redis.ask("HMGET", keys.meta(number), "tip", "sequence")
         names = parse_pairs(await self._redis.ask("HGETALL", keys.names(number)))
         found = ShardSnapshot(
-            tip or NONE, int(sequence or 0), {NamespaceId(identity): name for identity, name in names.items()}
+            tip or NONE, int(sequence or 0), {TreeId(identity): name for identity, name in names.items()}
         )
         yielder = LoopYielder()
         for namespace, tree in found.trees.items():

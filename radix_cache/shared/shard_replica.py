@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from radix_cache.blocks import Hashes
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.log_records import Holders, NodeHead
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.node_table import NodeTable
@@ -22,7 +22,7 @@ class ShardReplica:
     loaded: bool = False
     nodes: set[ReplicaNode] = field(default_factory=set)
     """The nodes of all its namespaces."""
-    names: dict[NamespaceId, bytes] = field(default_factory=dict)
+    names: dict[TreeId, bytes] = field(default_factory=dict)
     """The packed namespaces by id."""
 
 
@@ -34,7 +34,7 @@ class ReplacedNodes:
     """Keys of nodes that are not in the snapshot."""
     lost: dict[int, int] = field(default_factory=dict)
     """Blocks that each tenure holds of the old nodes."""
-    blocks: dict[NamespaceId, int] = field(default_factory=dict)
+    blocks: dict[TreeId, int] = field(default_factory=dict)
     """Blocks of the old nodes in each namespace."""
 
     def count(self, nodes: Iterable[ReplicaNode], snapshot: NodeTable) -> Iterator[None]:
@@ -44,14 +44,14 @@ class ReplacedNodes:
                 self.gone.append(node.key)
             for tenure, held in node.holders():
                 self.lost[tenure] = self.lost.get(tenure, 0) + held.all
-            self.blocks[node.namespace] = self.blocks.get(node.namespace, 0) + len(node.run)
+            self.blocks[node.tree] = self.blocks.get(node.tree, 0) + len(node.run)
             yield
 
 
 def build(
     shard: ShardReplica,
     table: NodeTable,
-    nodes: Iterable[tuple[NamespaceId, NodeHead, Hashes, dict[int, Holders]]],
+    nodes: Iterable[tuple[TreeId, NodeHead, Hashes, dict[int, Holders]]],
 ) -> Iterator[None]:
     """Add the nodes of a snapshot to a table, with their holders, and link them; one at each step."""
     for namespace, head, run, chunks in nodes:

@@ -318,7 +318,7 @@ class SharedIndex:
         nearest, deeper = below[-NODES_PER_CALL_MAX:], below[:-NODES_PER_CALL_MAX]
         parts = [nearest]
         if deeper and tier is Tier.DISK:
-            cut(self.store, deeper[0].namespace, [(each, tenure, 0) for each in deeper])
+            cut(self.store, deeper[0].tree, [(each, tenure, 0) for each in deeper])
         else:
             parts += (
                 deeper[at : at + NODES_PER_CALL_MAX] for at in range(0, len(deeper), NODES_PER_CALL_MAX)

@@ -7,7 +7,7 @@ tip, sequence ---- scan, field by field ---- log since the sequence ----> load
 from collections.abc import Iterable, Iterator
 
 from radix_cache.blocks import Hashes
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.log_records import (
     Holders,
     LogEntry,
@@ -26,7 +26,7 @@ class LogGap(Exception):
 class ShardSnapshot:
     """A shard as of its last change, which has the id `tip` and the number `sequence`."""
 
-    def __init__(self, tip: bytes, sequence: int, names: dict[NamespaceId, bytes]) -> None:
+    def __init__(self, tip: bytes, sequence: int, names: dict[TreeId, bytes]) -> None:
         self.tip = tip
         self.sequence = sequence
         self.trees = {namespace: DumpedTree(namespace, name) for namespace, name in names.items()}
@@ -43,7 +43,7 @@ class ShardSnapshot:
             return
         if entry.before != self.tip:
             raise LogGap
-        tree = self.trees.setdefault(entry.namespace, DumpedTree(entry.namespace, None))
+        tree = self.trees.setdefault(entry.tree, DumpedTree(entry.tree, None))
         for record in entry.records():
             if isinstance(record, PredictionAdded):
                 self._predictions[record.id] = record
@@ -53,7 +53,7 @@ class ShardSnapshot:
         self.tip, self.sequence = entry.tip, entry.sequence
 
     @property
-    def names(self) -> dict[NamespaceId, bytes]:
+    def names(self) -> dict[TreeId, bytes]:
         """The packed namespaces by id."""
         return {namespace: tree.name for namespace, tree in self.trees.items() if tree.name is not None}
 
@@ -62,7 +62,7 @@ class ShardSnapshot:
         """All predictions."""
         return list(self._predictions.values())
 
-    def nodes(self) -> Iterator[tuple[NamespaceId, NodeHead, Hashes, dict[int, Holders]]]:
+    def nodes(self) -> Iterator[tuple[TreeId, NodeHead, Hashes, dict[int, Holders]]]:
         """Yield all readable nodes. Damaged nodes are left out; an audit finds and repairs them."""
         for namespace, tree in self.trees.items():
             for node in tree.nodes.values():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from radix_cache.match import WorkerId
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.tiers import TierBlocks
@@ -26,7 +26,7 @@ HOLDERS_SHOWN_MAX = 8
 class DrawingOptions:
     """Which part of the tree to draw."""
 
-    namespaces: frozenset[NamespaceId] | None = None
+    namespaces: frozenset[TreeId] | None = None
     """The namespaces to draw; None: all."""
     worker: WorkerId | None = None
     """Draw only nodes of which this worker holds something."""
@@ -35,14 +35,12 @@ class DrawingOptions:
     nodes_max: int = 50
 
 
-def draw_tree(
-    replica: TreeReplica, options: DrawingOptions, title: Callable[[NamespaceId], str]
-) -> Iterator[str]:
+def draw_tree(replica: TreeReplica, options: DrawingOptions, title: Callable[[TreeId], str]) -> Iterator[str]:
     """Yield the lines of the drawing; the last line says how many nodes are shown."""
     drawing = _Drawing(replica, options)
     roots_by_title: dict[str, list[ReplicaNode]] = {}
     for root in drawing.roots:
-        roots_by_title.setdefault(title(root.namespace), []).append(root)
+        roots_by_title.setdefault(title(root.tree), []).append(root)
     for line, roots in roots_by_title.items():
         visible = [root for root in roots if root in drawing.shown]
         if visible:
@@ -88,7 +86,7 @@ class _Drawing:
 
     def _is_selected(self, node: ReplicaNode) -> bool:
         options = self._options
-        if options.namespaces is not None and node.namespace not in options.namespaces:
+        if options.namespaces is not None and node.tree not in options.namespaces:
             return False
         return options.worker is None or (self._tenure is not None and node.count(self._tenure) > 0)
 

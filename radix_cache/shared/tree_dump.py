@@ -1,4 +1,4 @@
-"""Dumps one namespace from Redis, field by field and as of one moment, for audit and repair.
+"""Dumps one tree from Redis, field by field and as of one moment, for audit and repair.
 
 A scan takes time, and reads some nodes before a change and others after it. The log contains all that every change
 wrote; applying the entries since the scan began gives the tree as of the last change.
@@ -15,7 +15,7 @@ from radix_cache.blocks import Hashes
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.connection import RedisConnection
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
+from radix_cache.shared.keys import REGISTRY, Keys, TreeId
 from radix_cache.shared.log_records import (
     Holders,
     HoldersChanged,
@@ -51,9 +51,9 @@ class DumpedNode:
 
 @dataclass(slots=True)
 class DumpedTree:
-    """The dump of one namespace."""
+    """The dump of one tree."""
 
-    namespace: NamespaceId
+    id: TreeId
     name: bytes | None
     """The packed namespace; None if it has no name in Redis."""
     nodes: dict[int, DumpedNode] = field(default_factory=dict)
@@ -78,8 +78,8 @@ class DumpedTree:
             self.unreadable[name] = f"it cannot be decoded: {err}"
 
     def apply(self, entry: LogEntry) -> None:
-        """Apply one change of the log, if it is of this namespace."""
-        if entry.namespace != self.namespace:
+        """Apply one change of the log, if it is of this tree."""
+        if entry.tree != self.id:
             return
         for record in entry.records():
             if isinstance(record, NodeChanged):
@@ -133,24 +133,24 @@ class TreeDumper:
             last=int(last),
         )
 
-    async def names(self) -> dict[NamespaceId, bytes]:
-        """Return all packed namespaces by id."""
-        found: dict[NamespaceId, bytes] = {}
+    async def names(self) -> dict[TreeId, bytes]:
+        """Return the packed namespace of each tree."""
+        found: dict[TreeId, bytes] = {}
         for shard in range(self._keys.shards):
             named = parse_pairs(await self._redis.ask("HGETALL", self._keys.names(shard)))
-            found.update((NamespaceId(identity), name) for identity, name in named.items())
+            found.update((TreeId(identity), name) for identity, name in named.items())
         return found
 
-    async def trees(self) -> set[NamespaceId]:
-        """Return every namespace that has a tree, with or without a name, by scanning all keys of every server."""
-        found: set[NamespaceId] = set()
+    async def trees(self) -> set[TreeId]:
+        """Return the id of every tree, with or without a named namespace, by scanning all keys of every server."""
+        found: set[TreeId] = set()
         async with self._redis.connect_all() as connections:
             for connection in connections:
                 found |= await self._trees_at(connection)
         return found
 
-    async def _trees_at(self, connection: RedisConnection) -> set[NamespaceId]:
-        found: set[NamespaceId] = set()
+    async def _trees_at(self, connection: RedisConnection) -> set[TreeId]:
+        found: set[TreeId] = set()
         cursor = b"0"
         while True:
             reply = await connection.execute(
@@ -161,31 +161,31 @@ class TreeDumper:
             cursor, page = reply
             for key in page:
                 try:
-                    namespace = NamespaceId(bytes.fromhex(key.decode().rpartition(":")[2]))
+                    tree = TreeId(bytes.fromhex(key.decode().rpartition(":")[2]))
                 except ValueError:
                     continue
-                if len(namespace) == 8 and self._keys.tree(namespace) == key.decode():
-                    found.add(namespace)
+                if len(tree) == 8 and self._keys.tree(tree) == key.decode():
+                    found.add(tree)
             if cursor == b"0":
                 return found
 
-    async def tree(self, namespace: NamespaceId) -> DumpedTree:
-        """Return the dump of one namespace, as of one moment."""
+    async def tree(self, tree_id: TreeId) -> DumpedTree:
+        """Return the dump of one tree, as of one moment."""
         for _ in range(ATTEMPTS_MAX):
-            tree = await self._dump(namespace)
+            tree = await self._dump(tree_id)
             if tree is not None:
                 return tree
-        raise RedisDown(f"namespace {namespace.hex()} changes faster than it can be read")
+        raise RedisDown(f"tree {tree_id.hex()} changes faster than it can be read")
 
-    async def _dump(self, namespace: NamespaceId) -> DumpedTree | None:
-        """Dump a namespace once; None if the log does not reach back to the beginning of the scan."""
-        keys, shard = self._keys, self._keys.shard(namespace)
+    async def _dump(self, tree_id: TreeId) -> DumpedTree | None:
+        """Dump a tree once; None if the log does not reach back to the beginning of the scan."""
+        keys, shard = self._keys, self._keys.shard(tree_id)
         first_tip, sequence = await self._redis.ask("HMGET", keys.meta(shard), "tip", "sequence")
-        tree = DumpedTree(namespace, await self._redis.ask("HGET", keys.names(shard), namespace))
+        tree = DumpedTree(tree_id, await self._redis.ask("HGET", keys.names(shard), tree_id))
         fields: Pairs = {}
         cursor = b"0"
         while True:
-            cursor, page = await self._redis.ask("HSCAN", keys.tree(namespace), cursor, "COUNT", SCAN_COUNT)
+            cursor, page = await self._redis.ask("HSCAN", keys.tree(tree_id), cursor, "COUNT", SCAN_COUNT)
             fields.update(parse_pairs(page))
             if cursor == b"0":
                 break
@@ -202,17 +202,17 @@ class TreeDumper:
             return None
         return tree
 
-    async def prediction_namespaces(self, shard: int) -> dict[bytes, NamespaceId]:
-        """Return the namespaces of a shard's predictions by id, as far as the log reaches back.
+    async def prediction_trees(self, shard: int) -> dict[bytes, TreeId]:
+        """Return the trees of a shard's predictions by the prediction's id, as far as the log reaches back.
 
-        The predictions themselves do not contain their namespace.
+        The predictions themselves do not contain their tree.
         """
-        found: dict[bytes, NamespaceId] = {}
+        found: dict[bytes, TreeId] = {}
         for _, (_, data) in await self._redis.ask("XRANGE", self._keys.log(shard), "-", "+"):
             entry = LogEntry.decode(data)
             for record in entry.records():
                 if isinstance(record, PredictionAdded):
-                    found[record.id] = entry.namespace
+                    found[record.id] = entry.tree
         return found
 
 

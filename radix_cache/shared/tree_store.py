@@ -15,7 +15,7 @@ from radix_cache.namespace import NAMESPACES_MAX, Namespace
 from radix_cache.redis.call import CommandArgument, Script, ScriptAnswer, read_lua
 from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
+from radix_cache.shared.keys import REGISTRY, Keys, TreeId
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.tiers import Tier
 
@@ -114,19 +114,19 @@ class TreeStore:
         return self._call("shorten", self.keys.tree_of(namespace, hashes[0]), namespace.packed(), *more)
 
     def cut(
-        self, namespace: NamespaceId, cuts: Iterable[tuple[ReplicaNode, int, int]], tier: Tier = Tier.DISK
+        self, tree: TreeId, cuts: Iterable[tuple[ReplicaNode, int, int]], tier: Tier = Tier.DISK
     ) -> "asyncio.Future[ScriptAnswer]":
         """Cut nodes to a number of blocks under a tenure, in this tier and faster ones.
 
         `cuts` are (node, tenure, blocks to keep), the deepest node first, at most NODES_PER_CALL_MAX.
         """
         packed = b"".join(_CUT.pack(node.key, tenure, keep) for node, tenure, keep in cuts)
-        return self._call("cut", namespace, b"", int(tier), packed)
+        return self._call("cut", tree, b"", int(tier), packed)
 
-    def evict(self, namespace: NamespaceId, nodes: Iterable[ReplicaNode]) -> "asyncio.Future[ScriptAnswer]":
+    def evict(self, tree: TreeId, nodes: Iterable[ReplicaNode]) -> "asyncio.Future[ScriptAnswer]":
         """Remove these leaves, at most NODES_PER_CALL_MAX, unless they were used meanwhile."""
         packed = b"".join(_EVICT.pack(node.key, node.used) for node in nodes)
-        return self._call("evict", namespace, b"", packed)
+        return self._call("evict", tree, b"", packed)
 
     def predict(
         self,
@@ -159,11 +159,11 @@ class TreeStore:
 
     def withdraw(self, shard: int, identities: Iterable[bytes]) -> "asyncio.Future[ScriptAnswer]":
         """Remove the predictions of requests that have ended."""
-        return self._call("withdraw", NamespaceId(shard.to_bytes(8, "little")), b"", b"".join(identities))
+        return self._call("withdraw", TreeId(shard.to_bytes(8, "little")), b"", b"".join(identities))
 
-    def clear(self, namespace: NamespaceId) -> "asyncio.Future[ScriptAnswer]":
+    def clear(self, tree: TreeId) -> "asyncio.Future[ScriptAnswer]":
         """Remove all nodes of a tree."""
-        return self._call("clear", namespace, b"")
+        return self._call("clear", tree, b"")
 
     def tenure(self, worker: str, instance: str = "", ends: int = 0) -> "asyncio.Future[ScriptAnswer]":
         """Return the worker's tenure: a new one if it has none, if `ends` is it, or if another instance has it."""
@@ -172,10 +172,10 @@ class TreeStore:
         return self._scripts.call(TENURE, keys, [tip, channel, worker, instance, ends, self._log_entries])
 
     def _call(
-        self, verb: str, namespace: NamespaceId, name: bytes, *more: CommandArgument
+        self, verb: str, tree: TreeId, name: bytes, *more: CommandArgument
     ) -> "asyncio.Future[ScriptAnswer]":
-        tag, keys = self._keys_of(namespace)
-        head: list[CommandArgument] = [self._new_tip(), tag, namespace, self._log_entries, name]
+        tag, keys = self._keys_of(tree)
+        head: list[CommandArgument] = [self._new_tip(), tag, tree, self._log_entries, name]
         arguments = [*head, *more]
         # Not urgent: no caller waits for it, and Redis spends less on it in a batch.
         called = self._scripts.call(self._verbs[verb], keys, arguments, urgent=False)
@@ -183,11 +183,11 @@ class TreeStore:
             return called
         return _retried_when_full(called, lambda: self._scripts.call(self._when_full[verb], keys, arguments))
 
-    def _new_keys(self, namespace: NamespaceId) -> tuple[str, Sequence[str]]:
+    def _new_keys(self, tree: TreeId) -> tuple[str, Sequence[str]]:
         """Return the tag of a tree's shard, and the keys that every change of it has."""
-        names, shard = self.keys, self.keys.shard(namespace)
+        names, shard = self.keys, self.keys.shard(tree)
         return names.tag(shard), (
-            names.tree(namespace),
+            names.tree(tree),
             names.log(shard),
             names.meta(shard),
             names.names(shard),

@@ -5,7 +5,7 @@ from collections.abc import Set
 
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import ScriptAnswer, ignore_result
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
@@ -43,23 +43,23 @@ class WorkerCapacity:
         excess = self._replica.held.get(tenure, 0) - room
         if excess <= 0:
             return
-        by_namespace: dict[NamespaceId, list[tuple[ReplicaNode, int, int]]] = {}
+        by_tree: dict[TreeId, list[tuple[ReplicaNode, int, int]]] = {}
         for node, keep in self._replica.least_recently_used(tenure, excess + room // CAPACITY_SLACK):
-            by_namespace.setdefault(node.namespace, []).append((node, tenure, keep))
+            by_tree.setdefault(node.tree, []).append((node, tenure, keep))
         self._being_cut.add(worker)
         last: asyncio.Future[ScriptAnswer] | None = None
-        for namespace, cuts in by_namespace.items():
-            last = cut(self._store, namespace, cuts)
+        for tree, cuts in by_tree.items():
+            last = cut(self._store, tree, cuts)
         if last is not None:
             last.add_done_callback(lambda _: self._being_cut.discard(worker))
 
 
 def cut(
-    store: TreeStore, namespace: NamespaceId, cuts: list[tuple[ReplicaNode, int, int]]
+    store: TreeStore, tree: TreeId, cuts: list[tuple[ReplicaNode, int, int]]
 ) -> "asyncio.Future[ScriptAnswer] | None":
     """Cut nodes to a number of blocks under a tenure, and return the last call; None if there is nothing to cut."""
     last = None
     for at in range(0, len(cuts), NODES_PER_CALL_MAX):
-        last = store.cut(namespace, cuts[at : at + NODES_PER_CALL_MAX])
+        last = store.cut(tree, cuts[at : at + NODES_PER_CALL_MAX])
         ignore_result(last)
     return last

@@ -11,7 +11,7 @@ import redis.asyncio as redis
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.shared.audit import find_violations
-from radix_cache.shared.keys import Keys, namespace_id
+from radix_cache.shared.keys import Keys, tree_id
 from radix_cache.shared.repair import repair
 from radix_cache.shared.tree_dump import TreeDumper
 from radix_cache.tiers import Tier
@@ -47,7 +47,7 @@ async def act(one, chance):
 
 async def audited(one):
     reading = TreeDumper(one.scripts, one.index.store.keys)
-    tree = await reading.tree(namespace_id(SPACE))
+    tree = await reading.tree(tree_id(SPACE))
     return tree, list(find_violations(tree, await reading.tenures(), one.index.store.keys))
 
 
@@ -73,7 +73,7 @@ async def test_a_tree_that_changes_while_it_is_read_is_read_as_of_one_moment(see
 
     for _ in range(5):
         reading = TreeDumper(Disturbed(one, chance), one.index.store.keys)
-        tree = await reading.tree(namespace_id(SPACE))
+        tree = await reading.tree(tree_id(SPACE))
         assert list(find_violations(tree, await reading.tenures(), one.index.store.keys)) == []
 
 
@@ -103,7 +103,7 @@ async def test_random_damage_is_healed(seed, one, valkey):
     for _ in range(60):
         await act(one, chance)
         await one.arrived()
-    key = one.index.store.keys.tree(namespace_id(SPACE))
+    key = one.index.store.keys.tree(tree_id(SPACE))
     async with redis.from_url(valkey.url) as client:
         for _ in range(chance.randint(1, 4)):
             fields = await client.hgetall(key)

@@ -15,7 +15,7 @@ import redis.asyncio as redis
 
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.shared.keys import Keys, namespace_id
+from radix_cache.shared.keys import Keys, tree_id
 from radix_cache.tiers import Tier, TierBlocks
 from radix_cache.tree import RadixTree
 from tests.fakes.replica import CROWDED, replica
@@ -98,7 +98,7 @@ async def is_in_redis(keys, client):
     """What Redis itself says: nodes by key, as a snapshot would load them."""
     return {
         field: value
-        for field, value in (await client.hgetall(keys.tree(namespace_id(SPACE)))).items()
+        for field, value in (await client.hgetall(keys.tree(tree_id(SPACE)))).items()
         if field[:1] == b"R"
     }
 

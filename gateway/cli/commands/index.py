@@ -18,7 +18,7 @@ from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.shared.audit import Violation, find_violations
 from radix_cache.shared.index_counts import UNKNOWN_NAMESPACE, namespaces_of, unpack_namespace
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.repair import repair as repaired
 from radix_cache.shared.tree_drawing import DrawingOptions, draw_tree
 
@@ -166,8 +166,8 @@ async def _show(
         nodes_max=nodes,
     )
 
-    def title(namespace: NamespaceId) -> str:
-        space = spaces.get(namespace, UNKNOWN_NAMESPACE)
+    def title(tree: TreeId) -> str:
+        space = spaces.get(tree, UNKNOWN_NAMESPACE)
         return f"{_title(space)}  blocks of {space.block_size} tokens"
 
     return list(draw_tree(replica, view, title))

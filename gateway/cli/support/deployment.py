@@ -16,8 +16,8 @@ from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.options import Assignments, ConfigFile, set_again
 from gateway.process.running_gateways import GatewayInfo, running_gateways
 from gateway.process.secrets import FILE_NAME, secret_file
-from gateway.settings.checks.settings_warnings import ENVIRONMENT_PREFIX
 from gateway.settings.database_address import sqlite_file
+from gateway.settings.environment import ENVIRONMENT_PREFIX
 from gateway.settings.sources import ENVIRONMENT_SOURCE, LoadedSettings, load_settings, without_credentials
 from gateway.settings.tree import Settings
 

@@ -7,18 +7,18 @@ from gateway.cli.support.index_access import IndexAccess, copy_index, open_index
 from gateway.settings.tree import Settings
 from radix_cache.redis.call import RedisDown
 from radix_cache.shared.index_counts import BlockCounts, IndexCounts, count_index, namespaces_of
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 
 
 async def index_stats(settings: Settings, json: bool) -> list[str]:
     """Return the lines to print. Raises CommandError if the index cannot be read."""
     async with open_index(settings) as access:
         replica = await copy_index(access, settings)
-        namespaces: dict[bytes, NamespaceId] = {}
+        trees: dict[bytes, TreeId] = {}
         for shard in {shard for shard, _, _ in replica.predictions_under_way()}:
-            namespaces.update(await access.reading.prediction_namespaces(shard))
+            trees.update(await access.reading.prediction_trees(shard))
         memory = await _memory(access)
-    found = count_index(replica, namespaces_of(replica), namespaces)
+    found = count_index(replica, namespaces_of(replica), trees)
     return [_as_json(found, memory)] if json else _as_tables(found, memory)
 
 

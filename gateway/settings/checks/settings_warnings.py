@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterator, Mapping, Set
 from functools import cache
 
+from gateway.settings.environment import ENVIRONMENT_PREFIX
 from gateway.settings.error_messages import setting_paths
 from gateway.settings.tree import Settings
-
-ENVIRONMENT_PREFIX = "RADIXGATE__"
 
 _PREFIX_START = ENVIRONMENT_PREFIX.removesuffix("_")
 # Kubernetes sets such variables for the services of a namespace, and services are named after the release.

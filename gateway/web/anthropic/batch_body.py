@@ -18,8 +18,9 @@ import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
-from gateway.domain.errors import BadRequest, BodyTimeout, UnsupportedEncoding
+from gateway.domain.errors import BadRequest, BodyTimeout
 from gateway.domain.memory_budget import MemoryLease
+from gateway.domain.request_headers import require_identity
 from gateway.web.bodies.expectation import ask_for_body
 from gateway.web.bodies.typed_bodies import decode_typed_body
 from radix_cache.loop_yield import LoopYielder
@@ -176,9 +177,7 @@ class MessageBatchBody:
 
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield a line for each request. Raises BadRequest, BodyTimeout, UnsupportedEncoding, Overloaded."""
-        encoding = self._http.headers.get("Content-Encoding", "identity")
-        if encoding.strip().lower() != "identity":
-            raise UnsupportedEncoding(encoding)
+        require_identity(self._http.headers)
         await ask_for_body(self._http)
         yielder = LoopYielder()
         while piece := await self._piece():

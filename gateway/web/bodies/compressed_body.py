@@ -12,6 +12,7 @@ from typing import Any
 
 from gateway.domain.errors import BadRequest, PayloadTooLarge, UnsupportedEncoding
 from gateway.domain.memory_budget import MemoryLease
+from gateway.domain.request_headers import IDENTITY, RequestHeaders, content_encoding
 
 if sys.version_info >= (3, 14):  # pragma: no cover
     from compression.zstd import DecompressionParameter, ZstdDecompressor, ZstdError
@@ -38,12 +39,12 @@ DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 """The factory of the decompressor for each Content-Encoding."""
 
 
-def decompressor_for(encoding: str) -> Any:
-    """Return the decompressor of a Content-Encoding; None for `identity`. Raises UnsupportedEncoding."""
-    name = encoding.strip().lower()
-    if name == "identity":
+def decompressor_for(headers: RequestHeaders) -> Any:
+    """Return the decompressor of a body; None if it is sent as it is. Raises UnsupportedEncoding."""
+    encoding = content_encoding(headers)
+    if encoding == IDENTITY:
         return None
-    make = DECOMPRESSORS.get(name)
+    make = DECOMPRESSORS.get(encoding)
     if make is None:
         raise UnsupportedEncoding(encoding)
     return make()

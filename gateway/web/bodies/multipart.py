@@ -12,7 +12,8 @@ from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
-from gateway.domain.errors import BadRequest, BodyTimeout, UnsupportedEncoding
+from gateway.domain.errors import BadRequest, BodyTimeout
+from gateway.domain.request_headers import require_identity
 from gateway.web.bodies.expectation import ask_for_body
 
 FIELDS_MAX = 16
@@ -39,8 +40,7 @@ class MultipartForm:
         """Yield the parts; each has to be read before the next one."""
         if self._http.content_type != "multipart/form-data":
             raise BadRequest("A file is sent as multipart/form-data.")
-        if self._http.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-            raise UnsupportedEncoding(self._http.headers["Content-Encoding"])
+        require_identity(self._http.headers)
         await ask_for_body(self._http)
         with self._readable():
             reader = MultipartReader(self._http.headers, cast(StreamReader, _FewLines(self._http.content)))

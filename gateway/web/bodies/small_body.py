@@ -5,7 +5,8 @@ import asyncio
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
-from gateway.domain.errors import BadRequest, BodyTimeout, PayloadTooLarge, UnsupportedEncoding
+from gateway.domain.errors import BadRequest, BodyTimeout, PayloadTooLarge
+from gateway.domain.request_headers import require_identity
 from gateway.web.bodies.expectation import ask_for_body
 
 
@@ -15,11 +16,10 @@ async def read_small_body(http: web.Request, bytes_max: int, seconds_max: float)
     Raises:
         PayloadTooLarge: The body is longer than `bytes_max`.
         BodyTimeout: The body did not arrive in time.
-        UnsupportedEncoding: The body has a Content-Encoding.
+        UnsupportedEncoding: The body is compressed.
         BadRequest: The body broke off.
     """
-    if (encoding := http.headers.get("Content-Encoding", "identity")).strip().lower() != "identity":
-        raise UnsupportedEncoding(encoding)
+    require_identity(http.headers)
     if (http.content_length or 0) > bytes_max:
         raise PayloadTooLarge(bytes_max)
     await ask_for_body(http)

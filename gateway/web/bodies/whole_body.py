@@ -18,8 +18,7 @@ async def whole_body(http: web.Request, memory: MemoryLease, bytes_max: int, sec
 
     Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded.
     """
-    encoding = http.headers.get("content-encoding")
-    decompressor = decompressor_for(encoding) if encoding is not None else None
+    decompressor = decompressor_for(http.headers)
     # As most bodies do, this one may have come together with its headers: there is nothing to wait for.
     body: bytes | None = None
     direct: object = http

@@ -95,9 +95,9 @@ def decode_openai_request(surface: Surface, body: bytes) -> InferenceRequest:
         )
         raise BadRequest(text, param="model")
     _check_ranges(read)
-    choices = max(1, read.n or 0, read.best_of or 0)
-    if choices > CHOICES_MAX:
-        raise BadRequest(f"At most {CHOICES_MAX} choices can be asked for.", param="n")
+    for name, asked in (("n", read.n), ("best_of", read.best_of)):
+        if (asked or 0) > CHOICES_MAX:
+            raise BadRequest(f"At most {CHOICES_MAX} choices can be asked for.", param=name)
     # If both names are sent, the larger value counts; otherwise a tiny first one would evade the quota.
     output_tokens_max = read.max_tokens
     if output_tokens_max is None or (read.max_completion_tokens or 0) > output_tokens_max:
@@ -110,7 +110,7 @@ def decode_openai_request(surface: Surface, body: bytes) -> InferenceRequest:
         stream=bool(read.stream),
         include_usage=bool(read.stream_options and read.stream_options.include_usage),
         running_usage=bool(read.stream_options and read.stream_options.continuous_usage_stats),
-        choices=choices,
+        choices=max(1, read.n or 0, read.best_of or 0),
         output_tokens_max=output_tokens_max,
         body_bytes=len(body),
     )

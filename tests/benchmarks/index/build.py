@@ -8,7 +8,7 @@ from itertools import count
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.log_records import Holders, NodeHead
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.tree_store import TreeStore
@@ -50,8 +50,8 @@ def as_copy(tree: RadixTree[int], workers: int, spaces: int = 8) -> TreeReplica:
     return copy
 
 
-def _nodes(tree: RadixTree[int]) -> Iterator[tuple[NamespaceId, NodeHead, Hashes, dict[int, Holders]]]:
-    nowhere = NamespaceId(bytes(8))
+def _nodes(tree: RadixTree[int]) -> Iterator[tuple[TreeId, NodeHead, Hashes, dict[int, Holders]]]:
+    nowhere = TreeId(bytes(8))
     for key, node in tree._nodes.items():
         held = {FIRST_TENURE + tenure.holder: blocks for tenure, blocks in node.counts.items()}
         level = max(0, (max(len(held) - 1, 0) // HOLDERS_MAX).bit_length())

@@ -13,7 +13,7 @@ from typing import Any
 from radix_cache.blocks import Hashes
 from radix_cache.redis.call import Script
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.keys import Keys, namespace_id
+from radix_cache.shared.keys import Keys, tree_id
 from radix_cache.shared.log_records import LogEntry
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.replica_reader import ReplicaReader
@@ -166,7 +166,7 @@ async def applying(url: str, sessions: list[Session]) -> dict[str, float]:
 
 
 def _shard(store: TreeStore, space: Any) -> int:
-    return store.keys.shard(namespace_id(space))
+    return store.keys.shard(tree_id(space))
 
 
 async def _server_us(scripts: ScriptCaller) -> float:

@@ -18,7 +18,7 @@ import yaml
 from radix_cache.namespace import Namespace
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.redis.topology import slot_of
-from radix_cache.shared.keys import Keys, namespace_id
+from radix_cache.shared.keys import Keys, tree_id
 from radix_cache.shared.tree_store import TreeStore
 from radix_cache.tiers import Tier
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -217,7 +217,7 @@ FIELDS = ("sequence", "depth", "length", "children", "used", "level", "last", "n
 
 async def change(client, space, text, **values):
     """Writes other values into the head of the node that begins with this block."""
-    tree, name = KEYS.tree(namespace_id(space)), b"N" + key_of(text)
+    tree, name = KEYS.tree(tree_id(space)), b"N" + key_of(text)
     raw = await client.hget(tree, name)
     head = dict(zip(FIELDS, HEAD.unpack_from(raw), strict=True)) | values
     await client.hset(tree, name, HEAD.pack(*head.values()) + raw[HEAD.size :])
@@ -225,13 +225,13 @@ async def change(client, space, text, **values):
 
 async def hold(client, space, text, *holders):
     """Writes the holders of a node."""
-    tree, name = KEYS.tree(namespace_id(space)), b"N" + key_of(text)
+    tree, name = KEYS.tree(tree_id(space)), b"N" + key_of(text)
     raw = await client.hget(tree, name)
     await client.hset(tree, name, raw[: HEAD.size] + b"".join(struct.pack("<II", *one) for one in holders))
 
 
 async def drop(client, space, field, text):
-    await client.hdel(KEYS.tree(namespace_id(space)), field + key_of(text))
+    await client.hdel(KEYS.tree(tree_id(space)), field + key_of(text))
 
 
 # The tree of ACME: aaaabb, and below it bb (gpu-a) and ccdd (gpu-b).
@@ -294,24 +294,22 @@ DAMAGE = {
         "repaired",
     ),
     "a field is cut": (
-        lambda client, a, b: client.hset(KEYS.tree(namespace_id(ACME)), b"N" + key_of(LEFT), b"short"),
+        lambda client, a, b: client.hset(KEYS.tree(tree_id(ACME)), b"N" + key_of(LEFT), b"short"),
         "it cannot be decoded",
         "cleared",
     ),
     "a field is a stranger's": (
-        lambda client, a, b: client.hset(KEYS.tree(namespace_id(ACME)), b"X", b"?"),
+        lambda client, a, b: client.hset(KEYS.tree(tree_id(ACME)), b"X", b"?"),
         "a field of an unknown kind",
         "cleared",
     ),
     "the name is lost": (
-        lambda client, a, b: client.hdel(KEYS.names(KEYS.shard(namespace_id(ACME))), namespace_id(ACME)),
+        lambda client, a, b: client.hdel(KEYS.names(KEYS.shard(tree_id(ACME))), tree_id(ACME)),
         "the namespace has no name, so that no gateway reads it",
         "cleared",
     ),
     "the name is another's": (
-        lambda client, a, b: client.hset(
-            KEYS.names(KEYS.shard(namespace_id(ACME))), namespace_id(ACME), TEAM.packed()
-        ),
+        lambda client, a, b: client.hset(KEYS.names(KEYS.shard(tree_id(ACME))), tree_id(ACME), TEAM.packed()),
         "the name is not a namespace, or that of another one",
         "cleared",
     ),
@@ -327,7 +325,7 @@ async def test_damage_is_found_and_healed(what, cli, client, planted):
     assert expected in output
     code, output, _ = await cli("verify", "--repair")
     assert code == 0, output
-    assert re.search(rf"^.*  {namespace_id(ACME).hex()}: {outcome}$", output, re.M), output
+    assert re.search(rf"^.*  {tree_id(ACME).hex()}: {outcome}$", output, re.M), output
     assert output.endswith("After the repair: nothing is wrong.\n")
     # No other worker has lost anything.
     found = json.loads((await cli("stats", "--json"))[1])
@@ -339,7 +337,7 @@ async def test_damage_is_found_and_healed(what, cli, client, planted):
 
 async def test_a_node_that_cannot_be_read_hides_nothing_else(cli, client, planted):
     before = await blocks(cli)
-    await client.hset(KEYS.tree(namespace_id(ACME)), b"N" + key_of(LEFT), b"short")
+    await client.hset(KEYS.tree(tree_id(ACME)), b"N" + key_of(LEFT), b"short")
     after = await blocks(cli)
     assert after[ACME.model, ACME.group] < before[ACME.model, ACME.group]
     assert {key: n for key, n in after.items() if key != (ACME.model, ACME.group)} == {
@@ -377,7 +375,7 @@ async def test_a_worker_is_cleared_and_begins_anew(cli, client, store, planted):
 
 async def test_everything_is_cleared_and_nothing_else(cli, client, planted):
     await client.set("rg:quota", "kept")
-    await client.hdel(KEYS.names(KEYS.shard(namespace_id(ALL))), namespace_id(ALL))
+    await client.hdel(KEYS.names(KEYS.shard(tree_id(ALL))), tree_id(ALL))
     assert (await cli("clear", "--all", "--yes"))[0] == 0
     assert await blocks(cli) == {}
     assert [key async for key in client.scan_iter("*:tree:*")] == []

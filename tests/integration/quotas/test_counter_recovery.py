@@ -145,9 +145,18 @@ async def test_a_loss_is_told_and_nothing_else(house, caplog, keys, told):
     await house.shipper.ship()
     house.lose(keys)
     assert await house.left(house.store(), MONTH, SPEND) == [700, 7000]
-    assert (
-        len([record for record in caplog.records if "less than tenant:t has used" in record.message]) == told
-    )
+    lines = [record for record in caplog.records if "counted less of tenant:t than" in record.message]
+    assert len(lines) == told
+
+
+async def test_a_first_long_window_counts_earlier_usage_and_its_log_line_does_not_only_blame_redis(
+    house, caplog
+):
+    store = house.store()
+    await house.uses(store, MINUTE, tokens=300)
+    assert await house.left(store, MINUTE, MONTH) == [pytest.approx(700, abs=50), 700]
+    (line,) = [record.message for record in caplog.records if "counted less of tenant:t" in record.message]
+    assert line.endswith("Redis has lost data, or the account had no window longer than an hour before")
 
 
 async def test_nothing_is_put_back_twice_however_many_gateways_find_the_loss(house):

@@ -12,7 +12,7 @@ from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.shared.feed_lease_store import FeedLeaseStore, FeedLeaseTable
 from radix_cache.shared.index_maintenance import EVICTIONS_AT_ONCE_MAX
-from radix_cache.shared.keys import Keys, namespace_id
+from radix_cache.shared.keys import Keys, tree_id
 from tests.fakes.replica import replica
 
 W = WorkerId("w")
@@ -136,7 +136,7 @@ async def test_a_group_that_fills_the_index_evicts_its_own_paths(valkey):
 
     def left():
         groups = one.maintenance._groups()
-        return Counter(groups[node.namespace] for node in one.index.replica.nodes.values())
+        return Counter(groups[node.tree] for node in one.index.replica.nodes.values())
 
     await hold("small", 1000, 10)  # The least recently used of all.
     await hold("middle", 2000, 20)
@@ -155,14 +155,14 @@ async def test_while_a_shard_is_away_the_others_are_kept_within_the_bound(valkey
     one = await replica(valkey.url, keys, time.monotonic, **bounds)
     one.index.enrol(W, "first")
     await one.arrived()
-    spaces = {keys.shard(namespace_id(space)): space for space in SPACES}
+    spaces = {keys.shard(tree_id(space)): space for space in SPACES}
     for shard, first in ((0, 1000), (1, 2000)):  # The shard that is away has the older ones.
         for number in range(20):
             one.index.hold(spaces[shard], array("Q", [first + number]), W)
             await one.arrived()
     one.maintenance._lost_shards = lambda: {0}
     await one.caught_up()
-    left = Counter(keys.shard(node.namespace) for node in one.index.replica.nodes.values())
+    left = Counter(keys.shard(node.tree) for node in one.index.replica.nodes.values())
     assert left == {0: 20, 1: 10}
     await one.close()
 

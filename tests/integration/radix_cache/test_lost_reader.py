@@ -11,7 +11,7 @@ from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.connection import ConnectionLost
 from radix_cache.redis.pubsub import ShardedSubscriber
-from radix_cache.shared.keys import Keys, namespace_id
+from radix_cache.shared.keys import Keys, tree_id
 from radix_cache.shared.replica_reader import ReplicaReader
 from radix_cache.shared.unseen_changes import UNSEEN_MAX
 from tests.fakes.replica import replica
@@ -59,7 +59,7 @@ async def deaf(one, monkeypatch):
 
 
 async def nodes_in_redis(one):
-    fields = await one.scripts.ask("HKEYS", one.index.store.keys.tree(namespace_id(SPACE)))
+    fields = await one.scripts.ask("HKEYS", one.index.store.keys.tree(tree_id(SPACE)))
     return sum(field.startswith(b"N") for field in fields)
 
 

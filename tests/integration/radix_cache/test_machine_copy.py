@@ -16,7 +16,7 @@ from radix_cache.machine import mapped_reader
 from radix_cache.machine.segment import IndexMemory, create_segments
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.shared.keys import Keys, namespace_id
+from radix_cache.shared.keys import Keys, tree_id
 
 SPACE = Namespace(model="m", block_size=16)
 W = WorkerId("w")
@@ -110,7 +110,7 @@ async def test_a_report_to_any_process_takes_off_what_continued_the_path(both):
         keeper.index.hold(SPACE, path, W)
     await until(lambda: reader.held(longer) == 15 and reader.held(other) == 11)
     await until(lambda: not keeper.index.match(SPACE, PATH).pending)
-    shard = Keys().shard(namespace_id(SPACE))
+    shard = Keys().shard(tree_id(SPACE))
     await until(lambda: sequence(reader, shard) == sequence(keeper, shard))
     reader.index.record(SPACE, PATH, W, "a request")
     reader.index.report(SPACE, PATH, W, "a request", 3)

@@ -10,7 +10,7 @@ import pytest
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.keys import REGISTRY, Keys, namespace_id
+from radix_cache.shared.keys import REGISTRY, Keys, tree_id
 from radix_cache.shared.older_layouts import drop_older_layouts
 from tests.fakes.replica import replica
 
@@ -52,14 +52,14 @@ EMPTYING = {
         index.shorten(SPACE, PATH, W, 0),
         index.shorten(SPACE, LONGER, V, 0),
     ),
-    "it is cleared": lambda index: index.store.clear(namespace_id(SPACE)),
+    "it is cleared": lambda index: index.store.clear(tree_id(SPACE)),
 }
 
 
 @pytest.mark.parametrize("how", EMPTYING)
 async def test_a_namespace_that_has_emptied_has_no_name_until_its_next_path(two, how):
     one, other = two
-    index, space = one.index, namespace_id(SPACE)
+    index, space = one.index, tree_id(SPACE)
     index.hold(SPACE, PATH, W)
     index.hold(SPACE, LONGER, V)
     await caught_up(two)
@@ -84,7 +84,7 @@ async def test_the_name_of_another_namespace_of_the_shard_stays(two):
     await caught_up(two)
     one.index.shorten(SPACE, PATH, W, 0)
     await caught_up(two)
-    assert await names(other) == ({namespace_id(OTHER)}, {namespace_id(OTHER)})
+    assert await names(other) == ({tree_id(OTHER)}, {tree_id(OTHER)})
 
 
 async def test_evicted_namespaces_leave_nothing_behind(two):
@@ -104,7 +104,7 @@ async def test_what_an_older_layout_has_left_goes_when_nobody_keeps_it(redis_url
     prefix = f"t{uuid4().hex}"
     old, new = Keys(prefix=prefix, shards=2, layout=1), Keys(prefix=prefix, shards=2)
     scripts = ScriptCaller(redis_url)
-    space = namespace_id(SPACE)
+    space = tree_id(SPACE)
     shard = old.shard(space)
     theirs = [
         old.tree(space),

@@ -18,7 +18,7 @@ from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.cluster import RETRY_SECONDS_MAX
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.redis.topology import slot_of
-from radix_cache.shared.keys import REGISTRY, Keys, namespace_id
+from radix_cache.shared.keys import REGISTRY, Keys, tree_id
 from tests.fakes.redis_cluster import Node
 from tests.fakes.replica import replica
 from tests.stage.ports import free_ports
@@ -38,7 +38,7 @@ def spaces_by_server(keys, cluster):
     found = {}
     for number in range(1000):
         space = Namespace(model=f"m{number}", block_size=16)
-        owner = cluster.owner(slot_of(keys.tag(keys.shard(namespace_id(space)))))
+        owner = cluster.owner(slot_of(keys.tag(keys.shard(tree_id(space)))))
         found.setdefault(owner.port, space)
         if len(found) == 3:
             return found
@@ -162,7 +162,7 @@ async def test_replicas_and_redis_agree_after_slots_moved_under_traffic(own_clus
 async def test_changes_are_heard_from_where_a_slot_has_moved_to(own_cluster):
     keys = Keys(prefix="t", shards=2)
     space = Namespace(model="m", block_size=16)
-    slot = slot_of(keys.tag(keys.shard(namespace_id(space))))
+    slot = slot_of(keys.tag(keys.shard(tree_id(space))))
     # It compares once a minute: what it learns here, it hears.
     writer, hearer = [
         await replica(own_cluster.url, keys, time.monotonic, check_seconds=60.0, **BOUNDS) for _ in range(2)
@@ -242,7 +242,7 @@ async def test_an_index_whose_server_dies_follows_the_other_shards_and_reads_the
 
     victim.start()
     await until(lambda: one.reader.up and other.reader.up)
-    shard = keys.shard(namespace_id(lost))
+    shard = keys.shard(tree_id(lost))
     await until(lambda: all(each.index.replica.shards[shard].tip == bytes(8) for each in replicas))
     one.index.confirm(lost, path(4, 5), W)
     await until(lambda: other.index.match(lost, path(4, 5)).confirmed == {W: 2})
@@ -329,7 +329,7 @@ async def test_an_index_goes_on_when_a_replica_takes_its_servers_place(own_clust
     }
     tree = {
         field[1:]: run
-        for field, run in successor._client.hgetall(keys.tree(namespace_id(space))).items()
+        for field, run in successor._client.hgetall(keys.tree(tree_id(space))).items()
         if field[:1] == b"R"
     }
     assert tree == {key.to_bytes(8, "little"): node.run.tobytes() for key, node in first.nodes.items()}

@@ -13,6 +13,7 @@ from backports import zstd
 from prometheus_client.registry import Collector
 
 from tests.fakes.scripted_worker import Script, ScriptedWorker
+from tests.integration.files.test_files_api import with_database
 
 
 def frames(text):
@@ -420,6 +421,19 @@ async def test_a_body_in_an_unknown_encoding_is_refused(gateway):
         assert status == 200
 
 
+@pytest.mark.parametrize("encoding", [b"", b"identity", b" Identity "])
+async def test_an_empty_content_encoding_is_none(gateway, encoding):
+    async with ScriptedWorker() as worker, gateway(worker, **with_database()) as running:
+        key = b"Authorization: " + running.headers()["Authorization"].encode()
+        named = b"Content-Encoding: " + encoding
+        status, _, _ = await raw(running.url, "/v1/chat/completions", key, named, body=BODY)
+        assert status == 200
+        form = b"Content-Type: multipart/form-data; boundary=x"
+        for path in ("/v1/files", "/v1/batches", "/v1/messages/batches"):
+            status, _, body = await raw(running.url, path, key, named, form, body=b"{}")
+            assert (status, body["error"]["type"]) == (400, "invalid_request_error")
+
+
 async def test_a_body_that_breaks_its_own_encoding_is_a_mistake_of_the_clients(gateway, monkeypatch):
     def broken(self, size=-1):
         raise RequestPayloadError("cannot be decoded")
@@ -464,6 +478,68 @@ async def test_a_key_that_is_no_text_is_an_unknown_one(gateway, header):
         cookie = b"Cookie: radixgate_session=\xff"
         status, _, body = await raw(running.admin, "/admin/v1/overview", cookie, method="GET")
         assert status == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/v1/responses"),
+        ("POST", "/v1/messages"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/usage"),
+        ("GET", "/v1/batches"),
+    ],
+)
+async def test_two_keys_in_one_request_are_ambiguous(gateway, method, path):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        right = b"Authorization: " + running.headers()["Authorization"].encode()
+        other = b"authorization: Bearer rg-other"
+        for headers in ((right, other), (other, right)):
+            status, _, body = await raw(running.url, path, *headers, method=method, body=BODY)
+            assert status == 401
+            assert "authorization was sent with different values" in body["error"]["message"]
+            expected = ("type", "error") if path == "/v1/messages" else ("code", "invalid_api_key")
+            assert expected in [*body.items(), *body["error"].items()]
+        assert worker.seen == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/admin/v1/overview"),
+        ("POST", "/admin/v1/playground"),
+        ("GET", "/ui/session"),
+        ("GET", "/metrics"),
+    ],
+)
+async def test_two_tokens_in_one_request_of_an_operator_are_ambiguous(gateway, method, path):
+    token = "5e5a3e5e5a3e4f2b9c0d1a7e6b8f3c2d"
+    settings = {"admin.token": token, "admin.metrics_token": token}
+    async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
+        right, other = f"Authorization: Bearer {token}".encode(), b"authorization: Bearer other"
+        for headers in ((right, other), (other, right)):
+            status, _, problem = await raw(running.admin, path, *headers, method=method)
+            assert (status, problem["status"]) == (401, 401)
+            assert "authorization was sent with different values" in problem["detail"]
+
+
+async def test_two_keys_of_tenants_in_the_playground_are_ambiguous(gateway):
+    token = "5e5a3e5e5a3e4f2b9c0d1a7e6b8f3c2d"
+    async with ScriptedWorker() as worker, gateway(worker, **{"admin.token": token}) as running:
+        headers = [f"Authorization: Bearer {token}", "x-radixgate-key: rg-one", "x-radixgate-key: rg-two"]
+        status, _, body = await raw(
+            running.admin, "/admin/v1/playground", *(header.encode() for header in headers), body=BODY
+        )
+        assert (status, body["error"]["code"]) == (401, "invalid_api_key")
+        assert "x-radixgate-key was sent with different values" in body["error"]["message"]
+
+
+async def test_the_same_key_twice_in_one_request_counts_once(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        key = b"Authorization: " + running.headers()["Authorization"].encode()
+        status, _, _ = await raw(running.url, "/v1/chat/completions", key, key, body=BODY)
+        assert status == 200
 
 
 async def test_addresses_that_are_not_there_are_said_so_in_the_listeners_own_shape(gateway):

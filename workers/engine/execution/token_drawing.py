@@ -2,8 +2,8 @@
 
 Without drafts every token is drawn by `sample_tokens` of workers/engine/sampling/sampler.py.
 
-drafts that were drawn at random     judged by the distribution that they were drawn from     `_judge`
-all others                           compared with the token that plain decoding draws        `_compare`
+drafts that were drawn at random     accepted by the distribution that they were drawn from   `_accept_by_chance`
+all others                           accepted where plain decoding draws the same token       `_accept_equal`
 """
 
 from collections.abc import Sequence as Items
@@ -48,29 +48,29 @@ def draw_step_tokens(
         draft_distributions: The distributions of the drafts that were drawn at random, by sequence.
     """
     if not draft_distributions:
-        return _compare(items, wanted, logits)
-    is_judged = [item.sequence in draft_distributions for item in items]
-    rows_judged = [
-        judged for item, judged in zip(items, is_judged, strict=True) for _ in range(1 + item.drafts)
+        return _accept_equal(items, wanted, logits)
+    is_random = [item.sequence in draft_distributions for item in items]
+    rows_at_random = [
+        random for item, random in zip(items, is_random, strict=True) for _ in range(1 + item.drafts)
     ]
-    places = torch.tensor(rows_judged, device=logits.device)
-    others, rows_of_others = [not judged for judged in is_judged], [not judged for judged in rows_judged]
-    of_judged = iter(
-        _judge(
-            [*compress(items, is_judged)],
-            [*compress(wanted, rows_judged)],
+    places = torch.tensor(rows_at_random, device=logits.device)
+    others, rows_of_others = [not random for random in is_random], [not random for random in rows_at_random]
+    of_random = iter(
+        _accept_by_chance(
+            [*compress(items, is_random)],
+            [*compress(wanted, rows_at_random)],
             logits[places],
             draft_distributions,
         )
     )
     of_others = iter(
-        _compare([*compress(items, others)], [*compress(wanted, rows_of_others)], logits[~places])
+        _accept_equal([*compress(items, others)], [*compress(wanted, rows_of_others)], logits[~places])
     )
-    return [next(of_judged if judged else of_others) for judged in is_judged]
+    return [next(of_random if random else of_others) for random in is_random]
 
 
-def _compare(items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor) -> list[ItemTokens]:
-    """Return the tokens of items with drafts that are accepted where plain decoding draws the same token."""
+def _accept_equal(items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor) -> list[ItemTokens]:
+    """Return the tokens of items whose drafts are accepted where plain decoding draws the same token."""
     drawn = sample_tokens(logits, wanted) if items else []
     results = []
     for first, item in zip(first_rows(items), items, strict=True):
@@ -84,13 +84,13 @@ def _compare(items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor)
     return results
 
 
-def _judge(
+def _accept_by_chance(
     items: Items[StepItem],
     wanted: Items[SamplingRow],
     logits: Tensor,
     draft_distributions: dict[Sequence, Tensor],
 ) -> list[ItemTokens]:
-    """Return the tokens of items with drafts that were drawn from distributions of their own."""
+    """Return the tokens of items whose drafts are accepted by the distributions that they were drawn from."""
     p = distribution(logits, wanted)
     nothing = p.new_zeros(1, p.shape[-1])
     verified = verify_drafts(

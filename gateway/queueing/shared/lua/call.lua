@@ -43,9 +43,9 @@
 local verbs = {}
 local ENDED_MS, SWEPT_MAX, TURNS_MAX = 10000, 512, 4096
 
--- What searches of a queue have found, from call to call, by the queue's key `meta`: `looks`, by id what best_route saw
--- without finding a worker; `tickets`, the first tickets of tenants that were passed over; `count`, how many looks were
--- added.
+-- What searches of a queue have found, from call to call, by the queue's key `meta`: `vain_looks`, by id what
+-- best_route saw without finding a worker; `tickets`, the first tickets of tenants that were passed over; `added`, how
+-- many looks were added.
 local remembered, remembered_count = {}, 0
 
 -- The name of this server's memory, which the first call sets.

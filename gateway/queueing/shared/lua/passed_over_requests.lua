@@ -47,27 +47,27 @@ end
 local function recall(queue)
   virtual_time(queue)
   local memory = remembered[queue.meta]
-  if not memory or not queue.searched_here or memory.count >= REMEMBERED_LOOKS_MAX then
+  if not memory or not queue.searched_here or memory.added >= REMEMBERED_LOOKS_MAX then
     if not queue.searched_here then call('HSET', queue.meta, 'm', memory_name) end
     if remembered_count >= REMEMBERED_QUEUES_MAX then remembered, remembered_count = {}, 0 end
     if not remembered[queue.meta] then remembered_count = remembered_count + 1 end
-    memory, queue.searched_here = {looks = {}, tickets = {}, count = 0}, true
+    memory, queue.searched_here = {vain_looks = {}, tickets = {}, added = 0}, true
     remembered[queue.meta] = memory
   end
   return memory
 end
 
 -- Returns whether a round that has found no worker for one more request may go on behind it.
-local function may_pass_over(round) return terms.hold and round.count < terms.passed_over_max end
+local function may_pass_over(round) return terms.hold and round.passed_over_count < terms.passed_over_max end
 
 local function pass_over(round, tenant)
   round.passed_over[tenant] = (round.passed_over[tenant] or 0) + 1
-  round.count = round.count + 1
+  round.passed_over_count = round.passed_over_count + 1
 end
 
 -- Returns whether a look at this request is known to be in vain. The workers that it waits for are then closed.
 local function is_in_vain(queue, round, id)
-  local vain = round.memory.looks[id]
+  local vain = round.memory.vain_looks[id]
   if not vain then return false end
   local is_narrow = narrow_applies(queue, #round.tickets > 1)
   if vain.is_narrow ~= is_narrow or vain.ahead_of_cells ~= is_ahead(queue, round.start) then return false end

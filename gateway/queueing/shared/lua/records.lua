@@ -30,6 +30,6 @@ end
 local function write(id, record)
   local queue = queues[record.queue]
   local memory = queue and remembered[queue.meta]
-  if memory then memory.looks[id] = nil end
+  if memory then memory.vain_looks[id] = nil end
   call('HSET', places, id, cmsgpack.pack(record))
 end

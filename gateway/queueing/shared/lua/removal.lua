@@ -14,7 +14,7 @@ local function drop(id, record, change)
     if queue and change ~= 0 then correct(queue, record, change) end
   end
   local memory = queue and remembered[queue.meta]
-  if memory then memory.looks[id] = nil end
+  if memory then memory.vain_looks[id] = nil end
   call('HDEL', places, id)
   call('ZREM', owned, id)
 end

@@ -12,42 +12,43 @@
 --
 -- A `round` is the search for the turns of one queue in one call. Its fields:
 --
--- passed_over  how many requests were passed over, by tenant
--- count        how many in all
--- looks        how many of these were looked at in this call; the others were known to be in vain
--- behind       how many tenants at the head of the order are done with: see first_waiting
--- closed       the workers that earlier requests wait for: see best_route
--- memory       what searches of this queue have found: see recall; set by grant_one
--- heads        tenants in order, as members of `active` and their start tags, as read last; nil: to be read again
--- heads_at     how many tenants are before the first of `heads`
--- tenant       the tenant that is looked at; nil: the next one is to be taken
--- active       its member of `active`
--- start        its start tag
--- tickets      its first tickets
+-- passed_over        how many requests were passed over, by tenant
+-- passed_over_count  how many in all
+-- looked_at_count    how many of these were looked at in this call; the others were known to be in vain
+-- tenants_done       how many tenants at the head of the order are done with: see first_waiting
+-- closed             the workers that earlier requests wait for: see best_route
+-- memory             what searches of this queue have found: see recall; set by grant_one
+-- tenants            tenants in order, as members of `active` and their start tags, as read last; nil: read them again
+-- tenants_before     how many tenants are before the first of `tenants`
+-- tenant             the tenant that is looked at; nil: the next one is to be taken
+-- active             its member of `active`
+-- start              its start tag
+-- tickets            its first tickets
 
-local CLAIM_MS, GRANTS_MAX, HEADS_READ = 250, 8, 16
+local CLAIM_MS, GRANTS_MAX, TENANTS_READ = 250, 8, 16
 -- As in policies/admission/search_bounds.py.
 local PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX = 16, 4
 
--- Returns the tenant behind the first `round.behind` ones, as a member of `active`, and its start tag. Reads several at
--- once.
-local function head(queue, round)
-  local at = round.heads and 2 * (round.behind - round.heads_at)
-  if not at or at >= 2 * HEADS_READ then
-    at, round.heads_at = 0, round.behind
-    round.heads = call('ZRANGE', queue.active, round.behind, round.behind + HEADS_READ - 1, 'WITHSCORES')
+-- Returns the tenant behind the first `round.tenants_done` ones, as a member of `active`, and its start tag. Reads
+-- several at once.
+local function next_tenant(queue, round)
+  local at = round.tenants and 2 * (round.tenants_done - round.tenants_before)
+  if not at or at >= 2 * TENANTS_READ then
+    local first = round.tenants_done
+    at, round.tenants_before = 0, first
+    round.tenants = call('ZRANGE', queue.active, first, first + TENANTS_READ - 1, 'WITHSCORES')
   end
-  return round.heads[at + 1], tonumber(round.heads[at + 2] or '')
+  return round.tenants[at + 1], tonumber(round.tenants[at + 2] or '')
 end
 
 -- Returns the next request that is neither passed over nor known to be in vain: the id of the first ticket left of the
 -- tenant with the least start tag, its record and that tag. Tickets without a record are removed.
--- `round.behind`: how many tenants at the head of the order have only requests that this round has passed over. The
--- search goes on behind them, and they stay at the head: only a tenant that gets a turn moves back.
+-- `round.tenants_done`: how many tenants at the head of the order have only requests that this round has passed over.
+-- The search goes on behind them, and they stay at the head: only a tenant that gets a turn moves back.
 local function first_waiting(queue, round)
   for _ = 1, SWEPT_MAX do
     if not round.tenant then
-      round.active, round.start = head(queue, round)
+      round.active, round.start = next_tenant(queue, round)
       if not round.active then return nil end
       round.tenant = string.sub(round.active, 18) -- Behind the 16 digits of a number, and \0: see member.
       round.tickets = round.memory.tickets[round.tenant] or tickets_of(queue, round.tenant, PASSED_OVER_OF_FLOW_MAX)
@@ -63,16 +64,16 @@ local function first_waiting(queue, round)
       if record and record.state == 'waiting' then return id, record, round.start end
       round.tenant = nil
       if ticket then
-        round.heads = nil
+        round.tenants = nil
         with_tenant(queue, tenant, function(start)
           call('ZREM', queue.tickets, ticket)
           return start
         end)
       elseif passed_over > 0 then
-        round.behind = round.behind + 1
+        round.tenants_done = round.tenants_done + 1
         round.memory.tickets[tenant] = round.tickets
       else
-        round.heads = nil
+        round.tenants = nil
         call('ZREM', queue.active, round.active)
         queue.waiting = nil
       end
@@ -93,14 +94,14 @@ local function grant_one(queue, mine, round)
       work_share = record.work_share, ahead_of_cells = is_ahead(queue, start)}
     if not route then
       if not terms.divided then
-        round.memory.looks[id], round.memory.count = vain, round.memory.count + 1
+        round.memory.vain_looks[id], round.memory.added = vain, round.memory.added + 1
       end
-      if round.looks >= PASSED_OVER_MAX or not may_pass_over(round) then return false end
-      round.looks = round.looks + 1
+      if round.looked_at_count >= PASSED_OVER_MAX or not may_pass_over(round) then return false end
+      round.looked_at_count = round.looked_at_count + 1
       pass_over(round, record.tenant)
     end
   until route
-  record, round.tenant, round.heads = read(id), nil, nil
+  record, round.tenant, round.tenants = read(id), nil, nil
   with_tenant(queue, record.tenant, function()
     call('ZREM', queue.tickets, ticket_of(id, record))
     return give_turn(queue, record, start)
@@ -139,7 +140,7 @@ local function in_turn(background)
   local found, last = {}, 0
   for i, queue in ipairs(queues) do
     if queue.background == background and waiting_tenants(queue) > 0 and not requests_wait_before(queue) then
-      local round = {passed_over = {}, count = 0, looks = 0, behind = 0, closed = {}}
+      local round = {passed_over = {}, passed_over_count = 0, looked_at_count = 0, tenants_done = 0, closed = {}}
       local granted = tonumber(call('HGET', queue.meta, 'g') or '0')
       found[#found + 1] = {position = i, queue = queue, round = round, last = granted}
       last = math.max(last, found[#found].last)

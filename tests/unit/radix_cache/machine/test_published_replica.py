@@ -9,10 +9,10 @@ from radix_cache.machine.mapped_replica import MappedReplica
 from radix_cache.machine.published_replica import PublishedReplica
 from radix_cache.machine.segment import BYTES_NEEDED, BYTES_USED, IndexSegment, create_segments
 from radix_cache.match import WorkerId
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.log_records import NodeHead, PredictionAdded
 
-SPACE = NamespaceId(bytes(8))
+SPACE = TreeId(bytes(8))
 W = WorkerId("w")
 
 

@@ -16,10 +16,10 @@ from radix_cache.machine.records import RECORD_WORDS_MAX, read_record
 from radix_cache.machine.segment import BYTES_NEEDED, CHANGES, IndexSegment, create_segments
 from radix_cache.machine.slot_table import OFFSET_MASK
 from radix_cache.match import WorkerId
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.log_records import NodeHead
 
-SPACE = NamespaceId(bytes(8))
+SPACE = TreeId(bytes(8))
 KEYS = range(1, 40)
 LOOKS = 30_000
 

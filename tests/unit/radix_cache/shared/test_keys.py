@@ -6,7 +6,7 @@ import pytest
 
 from radix_cache.namespace import Namespace
 from radix_cache.redis.topology import SLOTS, slot_of
-from radix_cache.shared.keys import CLUSTER_PARTS, SHARDS, Keys, namespace_id
+from radix_cache.shared.keys import CLUSTER_PARTS, SHARDS, Keys, tree_id
 
 SPACE = Namespace(model="m", block_size=16)
 CLUSTER = Keys.of_redis("redis+cluster://one,two", "rg")
@@ -20,8 +20,8 @@ def primaries_of(keys, shards, primaries):
 
 def test_on_one_server_a_namespace_is_one_tree():
     keys = Keys.of_redis("redis://one", "rg")
-    assert {keys.tree_of(SPACE, first) for first in range(100)} == {namespace_id(SPACE)}
-    assert keys.trees_of(SPACE) == [namespace_id(SPACE)]
+    assert {keys.tree_of(SPACE, first) for first in range(100)} == {tree_id(SPACE)}
+    assert keys.trees_of(SPACE) == [tree_id(SPACE)]
 
 
 def test_in_a_cluster_the_first_block_of_a_path_names_its_tree():

@@ -5,12 +5,12 @@ from array import array
 import pytest
 
 from radix_cache.match import WorkerId
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.log_records import NodeHead, PredictionAdded
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.tiers import TierBlocks, pack_tiers
 
-SPACE = NamespaceId(bytes(8))
+SPACE = TreeId(bytes(8))
 W = WorkerId("w")
 OLD, NEW = b"old tip.", b"new tip."
 
@@ -141,7 +141,7 @@ def test_a_match_looks_at_as_many_nodes_among_10_000_namespaces_as_among_10():
             first = 1000 * number + 1
             upper = NodeHead(first, 1, 0, 2, 1, 0, 0, first + 1, 0, 0, {1: 2})
             lower = NodeHead(first + 2, 1, 2, 1, 0, 0, 0, first + 2, 0, first, {1: 1})
-            space = NamespaceId(number.to_bytes(8, "little"))
+            space = TreeId(number.to_bytes(8, "little"))
             nodes += [
                 (space, upper, array("Q", [first, first + 1]), {}),
                 (space, lower, array("Q", [first + 2]), {}),

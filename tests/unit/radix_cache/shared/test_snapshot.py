@@ -6,11 +6,11 @@ from struct import pack
 
 import pytest
 
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import TreeId
 from radix_cache.shared.log_records import HEAD, LogEntry
 from radix_cache.shared.snapshot import LogGap, ShardSnapshot
 
-SPACE = NamespaceId(b"a space.")
+SPACE = TreeId(b"a space.")
 KEY = (1).to_bytes(8, "little")
 EMPTY: "array[int]" = array("Q")
 

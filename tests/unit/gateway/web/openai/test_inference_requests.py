@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Surface
-from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_openai_request
+from gateway.web.openai.inference_requests import CHOICES_MAX, GATEWAY_OWNED, decode_openai_request
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -85,6 +85,13 @@ def test_what_concerns_the_request_alone_is_passed_on(name):
 def test_the_larger_of_both_output_bounds_counts():
     assert chat(max_tokens=1, max_completion_tokens=500).output_tokens_max == 500
     assert chat(max_tokens=None, max_completion_tokens=7).output_tokens_max == 7
+
+
+@pytest.mark.parametrize("field", ["n", "best_of"])
+def test_too_many_choices_are_refused_by_the_field_that_asks_for_them(field):
+    with pytest.raises(BadRequest, match="At most 128 choices") as refused:
+        completion(**{field: CHOICES_MAX + 1})
+    assert refused.value.param == field
 
 
 def test_choices_are_counted():
