@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import sys
 import tomllib
 from contextlib import asynccontextmanager
 from itertools import pairwise
