@@ -5,8 +5,7 @@ How long the demand will last is not known, so this is the ski-rental problem: t
 the price, and to buy then, costs at most twice what it would have cost to know (Karlin, Manasse, Rudolph, Sleator:
 Competitive snoopy caching, Algorithmica 1988).
 
-    regret = max(0, wait at the chosen holder - least of wait + longer at a worker that lacks it) max(0, 1 - price)
-    longer = how much longer the rest of the prompt takes there than at the holder, as that worker is slower
+    regret = max(0, wait at the chosen holder - least wait at a worker that lacks it) max(0, 1 - price)
     credit = sum over requests of regret exp(- age / PAYBACK_SECONDS)
     copy   = - min(credit, s part (1 + price + harm delayed)) in the terms of cost.py, for each part of the prompt;
                                                               without price and harm if demand asks for a copy of it
@@ -15,9 +14,9 @@ The least wait is that of a worker if it had all that the prompt shares. A wait 
 compute, of which a copy takes more: it counts less, down to nothing at a price of 1. A copy that is made takes the
 credit with it. A request that shares nothing with others under way is not looked at.
 
-Lost: waits alone, without `longer`. They paid for copies on slow idle workers that later requests were no sooner
-served at: one shared prompt of 64,000 tokens at light load, one worker of eight twice and five half as fast, 50 ms
-in the mean in place of 45.
+Lost: a wait that counts only as far as a slower worker would not take longer for the rest of the prompt. One shared
+prompt at light load on unequal workers 0.87 of the mean TTFT, but fleets of agents with one worker of four at a
+quarter of the speed 1.12 (docs/pages/measures/policy-experiments.md).
 
 With several gateways each one sees an equal part of the requests, so it counts a wait of its own once for every
 gateway. A gateway learns that another one has made the copy when the prefix has one more holder; its own credit is
@@ -28,7 +27,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from math import exp
 
-from policies.routing.estimate import own_ms, wait_ms
+from policies.routing.estimate import wait_ms
 from policies.routing.protocol import Candidate, CopyRegret, Route, RouteQuery
 from policies.routing.wanted_copies import WantedCopy
 
@@ -51,9 +50,6 @@ def copy_regrets(
     size, counted = query.block_tokens, max(0.0, 1 - price)
     uncached = max(1, query.prompt_tokens - wanted[-1].end)
     regrets: list[CopyRegret] = []
-    chosen_ms = chosen_wait_ms + next(
-        own_ms(one.worker, uncached) for one in candidates if one.worker.id == chosen.worker
-    )
     for part in wanted:
         at = part.begin // size
         if part.begin == part.end or at >= len(query.blocks):
@@ -62,15 +58,9 @@ def copy_regrets(
         if chosen.matched_tokens < part.end:
             regrets.append(CopyRegret(block, part.holders, None))
             continue
-        if not counted:
-            continue
-        others = [
-            wait_ms(one.worker, uncached) + own_ms(one.worker, uncached)
-            for one in candidates
-            if one.matched_tokens < part.end
-        ]
-        if others and min(others) < chosen_ms:
-            regrets.append(CopyRegret(block, part.holders, (chosen_ms - min(others)) * counted))
+        waits = [wait_ms(one.worker, uncached) for one in candidates if one.matched_tokens < part.end]
+        if counted and waits and min(waits) < chosen_wait_ms:
+            regrets.append(CopyRegret(block, part.holders, (chosen_wait_ms - min(waits)) * counted))
     return tuple(regrets)
 
 

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from policies.routing.copy_regrets import PAYBACK_SECONDS, PREFIXES_MAX, RememberedRegrets
 from policies.routing.protocol import CopyRegret, RouteQuery, SharedPrefix
-from tests.unit.policies.routing.candidates import SPEED, candidate, policy, query
-from workers.worker import Speed
+from tests.unit.policies.routing.candidates import candidate, policy, query
 
 PART = 3584
 """Tokens of the shared prefix: seven blocks, 358.4 ms of prefill."""
@@ -56,21 +55,6 @@ def test_without_waits_no_copy_is_made():
     regrets = RememberedRegrets()
     assert not any(copied(regrets, 0) for _ in range(100))
     assert regrets.ms(7, 1, 0.0) == 0
-
-
-def test_a_wait_at_a_fast_holder_that_a_slower_worker_would_not_shorten_leaves_no_regret():
-    """It waits 40 ms longer at its holder; on a worker of half the speed its own prefill takes 42 ms longer."""
-    slower = Speed(ms_per_token=0.2, fixed_ms=20, step_ms=20)
-    holder = candidate("a", matched=PART, tokens_queued=400, streams=4)
-    of_slower, of_equal = (
-        policy("cost", ()).rank(
-            asked(0.0), [holder, *(candidate(name, speed=speed, streams=4) for name in "bcd")], 0.0
-        )[0]
-        for speed in (slower, SPEED)
-    )
-    assert of_slower.worker == of_equal.worker == "a"
-    assert of_slower.regrets == ()
-    assert of_equal.regrets != ()
 
 
 def test_waits_under_backlog_pay_for_no_copy():
