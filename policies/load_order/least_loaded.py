@@ -78,7 +78,7 @@ PRICE_MIN = 0.04
 
 _WEIGHTS = CostOptions()
 
-NO_PRICE = ComputePrice(0.0, 0.0)
+NO_PRICE = ComputePrice(0.0, 0.0, 0.0)
 
 Head = tuple[float, float, Heap[Ordered], bool]
 """Estimated cost of a request on the first worker of a group, that with the price of compute, and the group's heap;
@@ -201,7 +201,11 @@ class LeastLoaded(Generic[Ordered]):
                 ranked, light = heap[0][3], group.light_share_min is not None
                 ms = heap[0][0] - (drained_ms(ranked.worker) if group.draining else 0.0)
                 speed = ranked.worker.learnt.speed
-                there = price.on(speed.ms_per_token, ranked.streams) if light else price.of_fleet
+                there = (
+                    price.on(speed.ms_per_token, ranked.streams)
+                    if light
+                    else price.at_speed(speed.ms_per_token)
+                )
                 priced = ms + there * (speed.fixed_ms + speed.ms_per_token * tokens)
                 heads.append((ms, priced, heap, light))
         return heads

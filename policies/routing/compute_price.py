@@ -1,16 +1,25 @@
 """The shadow price of compute: how much a millisecond of prefill counts besides itself, for the requests it delays.
 
-    price = mean over workers of min(s Q0, BACKLOG_MAX_MS) / backlog_ms min(1, R / light)
+    price of fleet   = mean over workers of min(s Q0, BACKLOG_MAX_MS) / backlog_ms
+    price of compute = price of fleet (mean / s) min(1, R / light)     on one worker
+    mean  = workers / sum of 1 / s over workers                        ms per token of a worker of mean speed
     light = S / s / (2 sum of 1 / s over workers)      half of the worker's fair part of all S requests, by speed
 
 Q0 are the uncached tokens that were sent to a worker and whose prefill has not ended, computed ones included; the
 other symbols are those of cost.py. An idle fleet has no price: replicating a prefix is free there, and fastest.
 Where all workers have a backlog it is high: computing a prefix twice takes time from every request. A longer
 backlog at one worker is a long prompt, or a queue that requests can avoid, and says no more of the others: with the
-default `backlog_ms` no price is above 6.
+default `backlog_ms` no price of the fleet is above 6.
+
+In a millisecond a slow worker does less of the work that waits, and fewer requests wait for it there. So its
+millisecond costs them less, in proportion to its speed, and a token costs the same on every worker.
 
 A worker with fewer streams than `light` is lightly used: it has joined lately, or is slow, and holds little that is
 asked for, while the others work for its part too. Its price is lower, and zero if it has no stream.
+
+Lost: the same price for a millisecond of every worker. Under backlog requests then waited at fast workers while
+slow ones had less to do: mean TTFT 1.04 times that of now in 42 scenarios of workers of unequal speed, unseen seed
+(docs/pages/measures/policy-experiments.md).
 """
 
 from collections.abc import Sequence
@@ -31,14 +40,21 @@ class ComputePrice(NamedTuple):
     """The shadow price of compute on every worker."""
 
     of_fleet: float
-    """The price on a worker that is not lightly used."""
+    """The price on a worker of mean speed that is not lightly used."""
     light_share: float
     """Streams times ms per token below which a worker is lightly used."""
+    mean_ms_per_token: float
+    """Milliseconds per token of a worker of mean speed."""
 
     def on(self, ms_per_token: float, streams: int) -> float:
         """Return the price on one worker."""
+        price = self.at_speed(ms_per_token)
         light = self.light_share / ms_per_token
-        return self.of_fleet * streams / light if streams < light else self.of_fleet
+        return price * streams / light if streams < light else price
+
+    def at_speed(self, ms_per_token: float) -> float:
+        """Return the price on a worker of this speed that is not lightly used."""
+        return self.of_fleet * self.mean_ms_per_token / ms_per_token
 
 
 def counted_backlog_ms(worker: WorkerSnapshot) -> float:
@@ -69,4 +85,5 @@ def compute_price(fleet: FleetTotals, requests_waiting: int, options: CostOption
     return ComputePrice(
         fleet.backlog_ms / fleet.workers / options.backlog_ms,
         LIGHT * (fleet.streams + requests_waiting + 1) / fleet.tokens_per_ms,
+        fleet.workers / fleet.tokens_per_ms,
     )

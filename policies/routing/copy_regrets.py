@@ -14,6 +14,10 @@ The least wait is that of a worker if it had all that the prompt shares. A wait 
 compute, of which a copy takes more: it counts less, down to nothing at a price of 1. A copy that is made takes the
 credit with it. A request that shares nothing with others under way is not looked at.
 
+Lost: a wait that counts only as far as a slower worker would not take longer for the rest of the prompt. One shared
+prompt at light load on unequal workers 0.87 of the mean TTFT, but fleets of agents with one worker of four at a
+quarter of the speed 1.12 (docs/pages/measures/policy-experiments.md).
+
 With several gateways each one sees an equal part of the requests, so it counts a wait of its own once for every
 gateway. A gateway learns that another one has made the copy when the prefix has one more holder; its own credit is
 spent then, too.

@@ -238,7 +238,8 @@ class CostPolicy:
         for candidate, prefill, use in zip(candidates, prefills, uses, strict=True):
             worker = candidate.worker
             streams, ms_per_token = worker.streams, worker.speed.ms_per_token
-            compute, harm = price.of_fleet, options.harm * use.delayed_streams
+            work = price.mean_ms_per_token / ms_per_token
+            compute, harm = price.of_fleet * work, options.harm * use.delayed_streams
             lacking_streams = 0.0 if worker.away_tokens else price.light_share / ms_per_token - streams
             if lacking_streams > 0:
                 # As ComputePrice.on, written out; `light` is the sum below.
@@ -252,7 +253,7 @@ class CostPolicy:
                     lacking_streams=lacking_streams,
                     copy_share=options.copy_share,
                     price=compute,
-                    worker_price=min(compute, counted_backlog_ms(worker) / options.backlog_ms),
+                    worker_price=min(compute, counted_backlog_ms(worker) / options.backlog_ms * work),
                     harm=harm,
                 )
             charged = prefill.own_ms - copied

@@ -13,10 +13,11 @@ is; one prompt that all requests share is copied by the first few of them.
 A part that no worker has computed yet is *coming*: a burst of requests has brought it, and waits for its holders.
 These requests are the backlog, so it is no reason to leave other workers idle. A copy of it pays, per millisecond,
 
-    fee = min(price of compute, backlog of the worker / backlog_ms) + w delayed (h + 1) / (c + h)
+    fee = min(price of compute, price by the worker's own backlog) + w delayed (h + 1) / (c + h)
 
 in place of price and harm (w and `delayed`: see cost.py): the delay of the running streams is shared by all who
-wait for the part. It pays no harm where `share` is above 0, and for the memory that it takes (memory_price.py) by
+wait for the part. The second of the prices is that of compute_price.py, with the worker's backlog in place of the
+mean. A copy pays no harm where `share` is above 0, and for the memory that it takes (memory_price.py) by
 (h + 1) / (c + h), too.
 """
 

@@ -182,7 +182,26 @@ def test_a_slow_worker_is_lightly_used_with_fewer_streams_than_a_fast_one():
     slow = candidate("d", streams=2, speed=Speed(ms_per_token=0.4))
     routes = policy("cost", ()).rank(query(), [*busy, slow], 0.0)
     (terms,) = (route.terms for route in routes if route.worker == "d")
-    assert terms.price_ms / terms.own_ms == pytest.approx(4.5)
+    # Of the price 4.5 on a worker of mean speed, which takes 4 / 32.5 ms for a token.
+    assert terms.price_ms / terms.own_ms == pytest.approx(4.5 * (4 / 32.5) / 0.4)
+
+
+def test_a_token_costs_other_requests_the_same_on_a_slow_worker_as_on_a_fast_one():
+    slow = Speed(ms_per_token=0.2, fixed_ms=0, step_ms=20)
+    fast = Speed(ms_per_token=0.1, fixed_ms=0, step_ms=20)
+    workers = [
+        candidate("slow", speed=slow, tokens_queued=3000, streams=4),
+        candidate("fast", speed=fast, tokens_queued=6000, streams=4),
+    ]
+    prices = {route.worker: route.terms.price_ms for route in policy("cost", ()).rank(query(), workers, 0.0)}
+    assert prices["slow"] == pytest.approx(prices["fast"])
+    assert prices["fast"] > 0
+
+
+def test_under_backlog_a_slow_worker_is_taken_once_it_is_sooner_than_the_fast_one():
+    slow = candidate("slow", speed=Speed(ms_per_token=0.2, step_ms=20), tokens_queued=3000, streams=4)
+    fast = candidate("fast", speed=Speed(ms_per_token=0.1, step_ms=20), tokens_queued=12_000, streams=4)
+    assert best("cost", [slow, fast]) == "slow"
 
 
 def test_tokens_that_only_mark_a_worker_as_away_are_no_backlog_of_the_fleet():
