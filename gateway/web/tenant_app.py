@@ -125,7 +125,7 @@ def tenant_app(
 
 
 def _authentication(services: Services, find_address: FindAddress, scope: str) -> AuthenticateTenant:
-    """Return the function that finds the tenant of a request whose key has a scope, and notes it for the log."""
+    """Return the function that finds the tenant of a request with a key of this scope, and notes it for the log."""
 
     async def authenticate(http: web.Request) -> Tenant:
         tenant = await services.authentication.authenticate(

@@ -70,7 +70,7 @@ def draw_step_tokens(
 
 
 def _accept_equal(items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor) -> list[ItemTokens]:
-    """Return the tokens of items whose drafts are accepted where plain decoding draws the same token."""
+    """Return the tokens of items with drafts that are accepted where plain decoding draws the same token."""
     drawn = sample_tokens(logits, wanted) if items else []
     results = []
     for first, item in zip(first_rows(items), items, strict=True):
@@ -90,7 +90,7 @@ def _accept_by_chance(
     logits: Tensor,
     draft_distributions: dict[Sequence, Tensor],
 ) -> list[ItemTokens]:
-    """Return the tokens of items whose drafts are accepted by the distributions that they were drawn from."""
+    """Return the tokens of items with drafts that are accepted by the distributions that they came from."""
     p = distribution(logits, wanted)
     nothing = p.new_zeros(1, p.shape[-1])
     verified = verify_drafts(
