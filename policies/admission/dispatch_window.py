@@ -116,6 +116,15 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ]
         return found if any(found) else [True] * len(asked)
 
+    def takes_dearer(self, *, is_narrow: bool, patient: bool) -> bool:
+        """Return whether a request takes a worker that costs more than the best one (hold_while_contended).
+
+        So does one of a patient class, batch work included: the open worker is the best one for it whenever less is
+        ahead there, but has hardly ever room in the narrow window, while a filled worker with room would compute
+        nothing. And so does one of a tenant that does not crowd, beside one that does.
+        """
+        return (patient and self.counts_own) or (self.contended and not is_narrow)
+
     def leaves_slots(
         self,
         streams: int,

@@ -211,7 +211,7 @@ class SimulatedGateway:
         kept_out: list[WorkerId] = []
         crowds = terms.narrow and not terms.background
         hold = self._hold
-        if (terms.window.contended or (terms.patient and terms.window.counts_own)) and not terms.narrow:
+        if terms.window.takes_dearer(is_narrow=terms.narrow, patient=terms.patient):
             hold = hold_while_contended(hold)
         chosen = ranking
         if terms.window.filled is not None:

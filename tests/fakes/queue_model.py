@@ -139,7 +139,7 @@ class QueueModel:
         """
         left_open = self.window.open_beside(is_narrow=is_narrow, work_share=work_share)
         patient = self.window.is_patient(target, is_narrow=is_narrow, work_share=work_share)
-        if (self.window.contended or (patient and self.window.counts_own)) and not is_narrow:
+        if self.window.takes_dearer(is_narrow=is_narrow, patient=patient):
             hold = hold_while_contended(hold)
         asked = [(each.worker, each.uncached_tokens) for each in routes]
         chosen = list(compress(routes, self.window.choices(asked, patient=patient)))

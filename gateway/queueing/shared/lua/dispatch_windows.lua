@@ -54,10 +54,10 @@ local function open_beside(request)
 end
 
 -- Returns by what share a worker may cost more: more than `hold` for a tenant that has no more requests waiting, while
--- others have, and for a request that fills workers.
+-- others have, and for a request of a class that fills workers (takes_dearer).
 local function hold_while_contended(request)
-  if request.is_narrow or not request.hold then return request.hold end
-  if terms.contended or request.is_patient and terms.counts_own then return math.max(request.hold, CONTENDED_HOLD) end
+  local takes_dearer = request.is_patient and terms.counts_own or terms.contended and not request.is_narrow
+  if request.hold and takes_dearer then return math.max(request.hold, CONTENDED_HOLD) end
   return request.hold
 end
 
