@@ -26,7 +26,7 @@ from math import inf
 
 import msgspec
 
-from policies.admission.filled_workers import FilledWorkers, leaves_slots
+from policies.admission.filled_workers import OPEN_SPARE_SHARE, FilledWorkers, leaves_slots
 from policies.admission.recent_work import CROWDING_MAX, CROWDING_SHARE
 from policies.admission.search_bounds import PASSED_OVER_MAX
 from radix_cache.match import WorkerId
@@ -133,14 +133,22 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         background: bool,
         is_narrow: bool = False,
         work_share: float = 0.0,
+        for_urgent: bool = False,
     ) -> bool:
         """Return whether a request may have a slot of an engine, where others have to find some left.
 
-        Batch work leaves some to other classes. A tenant that crowds (`is_narrow`) leaves some to others, and one
-        with most of the recent work (`work_share`) before it has requests waiting: what runs cannot be taken back.
+        Batch work leaves some to other classes, and the other patient classes a few of an open worker
+        (`for_urgent`). A tenant that crowds (`is_narrow`) leaves some to others, and one with most of the recent
+        work (`work_share`) before it has requests waiting: what runs cannot be taken back.
         """
-        has_to = self.counts_own if background else is_narrow or work_share > CROWDING_SHARE
-        return not has_to or leaves_slots(streams, slots)
+        if self.counts_own if background else is_narrow or work_share > CROWDING_SHARE:
+            return leaves_slots(streams, slots)
+        return not for_urgent or leaves_slots(streams, slots, share=OPEN_SPARE_SHARE)
+
+    def keeps_for_urgent(self, worker: WorkerId, *, patient: bool) -> bool:
+        """Return whether a request leaves slots of a worker to urgent classes, which have no other worker."""
+        filled = self.filled
+        return patient and self.counts_own and filled is not None and worker <= filled.last_open
 
     def open_beside(self, *, is_narrow: bool, work_share: float) -> int | None:
         """Return `open` for a request; None if its prompt need not leave a worker open, however long it is.

@@ -248,7 +248,10 @@ class SimulatedGateway:
             closed=closed,
             crowds=crowds,
             by_streams=looks_at_streams(
-                background=terms.background, is_narrow=terms.narrow, work_share=terms.work_share
+                background=terms.background,
+                is_narrow=terms.narrow,
+                work_share=terms.work_share,
+                patient=terms.patient,
             ),
         )
 
@@ -269,6 +272,7 @@ class SimulatedGateway:
                 background=terms.background,
                 is_narrow=terms.narrow,
                 work_share=terms.work_share,
+                for_urgent=window.keeps_for_urgent(route.worker, patient=terms.patient),
             )
             and (
                 uncached <= tokens

@@ -169,6 +169,7 @@ class QueueModel:
                 background=background,
                 is_narrow=is_narrow,
                 work_share=work_share,
+                for_urgent=self.window.keeps_for_urgent(route.worker, patient=patient),
             )
             if fits and closed.allows(route.worker, crowds=crowds):
                 return route
@@ -181,7 +182,9 @@ class QueueModel:
             waits_for=frozenset(waited_for),
             closed=frozenset(kept_out),
             crowds=crowds,
-            by_streams=looks_at_streams(background=background, is_narrow=is_narrow, work_share=work_share),
+            by_streams=looks_at_streams(
+                background=background, is_narrow=is_narrow, work_share=work_share, patient=patient
+            ),
         )
         return None
 

@@ -259,6 +259,7 @@ class OwnTurnPlacements:
             background=pending.service_class.background,
             is_narrow=is_narrow,
             work_share=work_share,
+            for_urgent=window.keeps_for_urgent(worker, patient=patient),
         ):
             return False
         if uncached <= tokens_max:
