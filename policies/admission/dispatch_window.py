@@ -26,7 +26,7 @@ from math import inf
 
 import msgspec
 
-from policies.admission.filled_workers import FilledWorkers, leaves_slots
+from policies.admission.filled_workers import OPEN_SPARE_SHARE, FilledWorkers, leaves_slots
 from policies.admission.recent_work import CROWDING_MAX, CROWDING_SHARE
 from policies.admission.search_bounds import PASSED_OVER_MAX
 from radix_cache.match import WorkerId
@@ -116,6 +116,15 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ]
         return found if any(found) else [True] * len(asked)
 
+    def takes_dearer(self, *, is_narrow: bool, patient: bool) -> bool:
+        """Return whether a request takes a worker that costs more than the best one (hold_while_contended).
+
+        So does one of a patient class, batch work included: the open worker is the best one for it whenever less is
+        ahead there, but has hardly ever room in the narrow window, while a filled worker with room would compute
+        nothing. And so does one of a tenant that does not crowd, beside one that does.
+        """
+        return (patient and self.counts_own) or (self.contended and not is_narrow)
+
     def leaves_slots(
         self,
         streams: int,
@@ -124,14 +133,22 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         background: bool,
         is_narrow: bool = False,
         work_share: float = 0.0,
+        for_urgent: bool = False,
     ) -> bool:
         """Return whether a request may have a slot of an engine, where others have to find some left.
 
-        Batch work leaves some to other classes. A tenant that crowds (`is_narrow`) leaves some to others, and one
-        with most of the recent work (`work_share`) before it has requests waiting: what runs cannot be taken back.
+        Batch work leaves some to other classes, and the other patient classes a few of an open worker
+        (`for_urgent`). A tenant that crowds (`is_narrow`) leaves some to others, and one with most of the recent
+        work (`work_share`) before it has requests waiting: what runs cannot be taken back.
         """
-        has_to = self.counts_own if background else is_narrow or work_share > CROWDING_SHARE
-        return not has_to or leaves_slots(streams, slots)
+        if self.counts_own if background else is_narrow or work_share > CROWDING_SHARE:
+            return leaves_slots(streams, slots)
+        return not for_urgent or leaves_slots(streams, slots, share=OPEN_SPARE_SHARE)
+
+    def keeps_for_urgent(self, worker: WorkerId, *, patient: bool) -> bool:
+        """Return whether a request leaves slots of a worker to urgent classes, which have no other worker."""
+        filled = self.filled
+        return patient and self.counts_own and filled is not None and worker <= filled.last_open
 
     def open_beside(self, *, is_narrow: bool, work_share: float) -> int | None:
         """Return `open` for a request; None if its prompt need not leave a worker open, however long it is.

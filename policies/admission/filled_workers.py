@@ -19,7 +19,9 @@ ones of a flood find all workers idle, and a long one would hold up an open work
 
 Batch work leaves a part of an engine's slots, the requests that it runs at a time, to other classes, and so does a
 tenant that crowds to other tenants (dispatch_window.py): an engine with long answers in all of its slots begins no
-prompt, however short its queue is. Classes fill workers only if the number of slots of each is known.
+prompt, however short its queue is. Patient interactive classes leave a few slots of open workers: their answers are
+long, and an urgent request that waits for a slot is late. Classes fill workers only if the number of slots of each
+is known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,6 +58,9 @@ OPEN_OF_WORKERS = 4
 
 SPARE_SHARE = 0.1
 """Share of an engine's slots that batch work leaves to other classes, and a tenant that crowds to other tenants."""
+
+OPEN_SPARE_SHARE = 0.02
+"""Share of an open worker's slots that patient interactive classes leave to urgent ones."""
 
 
 class FilledWorkers(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -140,6 +145,6 @@ def filled_beside_tenants(
     return FilledWorkers(last_open=workers[count - 1], tokens=tokens_max, patient_seconds=inf)
 
 
-def leaves_slots(streams: int, slots: int | None) -> bool:
+def leaves_slots(streams: int, slots: int | None, *, share: float = SPARE_SHARE) -> bool:
     """Return whether one more request leaves some slots of an engine with so many; `slots`: None if not known."""
-    return slots is None or streams < max(1, slots - ceil(SPARE_SHARE * slots))
+    return slots is None or streams < max(1, slots - ceil(share * slots))

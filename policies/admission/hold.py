@@ -2,7 +2,7 @@
 
 CONTENDED_HOLD = 1.0
 """Share by which a worker may cost more than the best one, for a tenant that has no more requests waiting, beside a
-tenant that has."""
+tenant that has, and for requests that fill workers (DispatchWindow.takes_dearer)."""
 
 HOLD_MS = 10.0
 """A saving below this many milliseconds is not worth a wait."""

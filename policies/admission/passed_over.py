@@ -61,9 +61,9 @@ class VainLook:
         return True
 
 
-def looks_at_streams(*, background: bool, is_narrow: bool, work_share: float) -> bool:
+def looks_at_streams(*, background: bool, is_narrow: bool, work_share: float, patient: bool) -> bool:
     """Return whether a request may have to leave slots of engines to others (DispatchWindow.leaves_slots)."""
-    return background or is_narrow or work_share > CROWDING_SHARE
+    return background or is_narrow or patient or work_share > CROWDING_SHARE
 
 
 def is_no_wider(window: DispatchWindow, before: DispatchWindow) -> bool:

@@ -211,7 +211,7 @@ class SimulatedGateway:
         kept_out: list[WorkerId] = []
         crowds = terms.narrow and not terms.background
         hold = self._hold
-        if (terms.window.contended or (terms.patient and terms.window.counts_own)) and not terms.narrow:
+        if terms.window.takes_dearer(is_narrow=terms.narrow, patient=terms.patient):
             hold = hold_while_contended(hold)
         chosen = ranking
         if terms.window.filled is not None:
@@ -248,7 +248,10 @@ class SimulatedGateway:
             closed=closed,
             crowds=crowds,
             by_streams=looks_at_streams(
-                background=terms.background, is_narrow=terms.narrow, work_share=terms.work_share
+                background=terms.background,
+                is_narrow=terms.narrow,
+                work_share=terms.work_share,
+                patient=terms.patient,
             ),
         )
 
@@ -269,6 +272,7 @@ class SimulatedGateway:
                 background=terms.background,
                 is_narrow=terms.narrow,
                 work_share=terms.work_share,
+                for_urgent=window.keeps_for_urgent(route.worker, patient=terms.patient),
             )
             and (
                 uncached <= tokens

@@ -139,7 +139,7 @@ class QueueModel:
         """
         left_open = self.window.open_beside(is_narrow=is_narrow, work_share=work_share)
         patient = self.window.is_patient(target, is_narrow=is_narrow, work_share=work_share)
-        if (self.window.contended or (patient and self.window.counts_own)) and not is_narrow:
+        if self.window.takes_dearer(is_narrow=is_narrow, patient=patient):
             hold = hold_while_contended(hold)
         asked = [(each.worker, each.uncached_tokens) for each in routes]
         chosen = list(compress(routes, self.window.choices(asked, patient=patient)))
@@ -169,6 +169,7 @@ class QueueModel:
                 background=background,
                 is_narrow=is_narrow,
                 work_share=work_share,
+                for_urgent=self.window.keeps_for_urgent(route.worker, patient=patient),
             )
             if fits and closed.allows(route.worker, crowds=crowds):
                 return route
@@ -181,7 +182,9 @@ class QueueModel:
             waits_for=frozenset(waited_for),
             closed=frozenset(kept_out),
             crowds=crowds,
-            by_streams=looks_at_streams(background=background, is_narrow=is_narrow, work_share=work_share),
+            by_streams=looks_at_streams(
+                background=background, is_narrow=is_narrow, work_share=work_share, patient=patient
+            ),
         )
         return None
 

@@ -152,7 +152,7 @@ class OwnTurnPlacements:
             is_narrow=is_narrow,
             work_share=pending.ticket.work_share if pending.ticket is not None else 0.0,
         )
-        if (window.contended or (patient and window.counts_own)) and not is_narrow:
+        if window.takes_dearer(is_narrow=is_narrow, patient=patient):
             hold = hold_while_contended(hold)
         return Look(pending, closed, window, hold, crowds, is_narrow, patient)
 
@@ -259,6 +259,7 @@ class OwnTurnPlacements:
             background=pending.service_class.background,
             is_narrow=is_narrow,
             work_share=work_share,
+            for_urgent=window.keeps_for_urgent(worker, patient=patient),
         ):
             return False
         if uncached <= tokens_max:

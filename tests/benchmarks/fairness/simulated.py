@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import compress
 from math import ceil
 from typing import Any
 
 from policies.simulation.contenders import contender
 from policies.simulation.known_blocks import BlockPaths
 from policies.simulation.least_ttft import least_ttft
+from policies.simulation.least_when_busy import least_ttft_when_busy
 from policies.simulation.outcome import RunResult, summary
 from policies.simulation.scenario import Scenario
 from policies.simulation.simulation import Simulation
@@ -49,7 +51,10 @@ class Run:
         arrived = max(request.at for request in mix.all)
         work = sum(result.computed_tokens) + sum(2 * o.output_tokens for o in result.outcomes)
         of_victims = [one for one in result.outcomes if one.tenant in victims]
-        least = least_ttft(mix.all, Scenario(workers=WORKERS, kv_tokens=KV_TOKENS).times, workers=WORKERS)
+        times = Scenario(workers=WORKERS, kv_tokens=KV_TOKENS).times
+        least = [one.ttft for one in least_ttft(mix.all, times, workers=WORKERS).outcomes]
+        when_busy = least_ttft_when_busy(mix.all, times, workers=WORKERS)
+        is_victim = [request.tenant in victims for request in mix.all]
         return {
             "all": summary(result.outcomes)
             | {
@@ -59,7 +64,8 @@ class Run:
             },
             "tenants": {
                 "victims": summary(of_victims)
-                | quantiles("bound", [one.ttft for one in least.outcomes if one.tenant in victims])
+                | quantiles("bound", list(compress(least, is_victim)))
+                | quantiles("busy", list(compress(when_busy, is_victim)))
                 | quantiles("first", [one.soonest_ttft for one in of_victims]),
                 "others": summary([one for one in result.outcomes if one.tenant not in victims]),
             },
@@ -122,7 +128,8 @@ def _beside(figures: dict[str, Any], alone: dict[str, Any], fifo: dict[str, Any]
     for percent in (50, 99):
         name = f"ttft_ms_p{percent}"
         victims[f"{name}_ratio_to_alone"] = victims[name] / before[name]
-        victims[f"bound_p{percent}_ratio_to_alone"] = victims[f"bound_ms_p{percent}"] / before[name]
+        for bound in ("bound", "busy"):
+            victims[f"{bound}_p{percent}_ratio_to_alone"] = victims[f"{bound}_ms_p{percent}"] / before[name]
     figures["all"]["units_per_second_ratio_to_fifo"] = (
         figures["all"]["units_per_second"] / fifo["all"]["units_per_second"]
     )

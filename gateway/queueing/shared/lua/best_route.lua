@@ -26,7 +26,7 @@ end
 -- and those with room that were closed to it (`kept_out`).
 local function look_in_vain(request, waits_for, kept_out)
   local look = {terms = terms, is_narrow = request.is_narrow, ahead_of_cells = request.ahead_of_cells,
-    by_streams = request.background or request.leaves_slots, workers = workers_of(request.routes),
+    by_streams = request.background or request.leaves_slots or request.is_patient, workers = workers_of(request.routes),
     tokens = {}, own = {}, streams = {}, waits_for = waits_for, kept_out = kept_out}
   for i, worker in ipairs(look.workers) do
     local load = known_loads[worker]

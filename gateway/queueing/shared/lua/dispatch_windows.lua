@@ -28,7 +28,7 @@
 -- As in policies/admission: window_room.py, hold.py, recent_work.py and filled_workers.py.
 local OPEN_OF_WORKERS, CONTENDED_HOLD = 4, 1
 local CROWDING_SHARE, CROWDING_MAX = 0.5, 2
-local SPARE_SHARE = 0.1
+local SPARE_SHARE, OPEN_SPARE_SHARE = 0.1, 0.02
 
 -- Returns whether the narrow window applies to a request of a queue. `more_waiting`: its tenant has
 -- more requests waiting.
@@ -54,10 +54,10 @@ local function open_beside(request)
 end
 
 -- Returns by what share a worker may cost more: more than `hold` for a tenant that has no more requests waiting, while
--- others have, and for a request that fills workers.
+-- others have, and for a request of a class that fills workers (takes_dearer).
 local function hold_while_contended(request)
-  if request.is_narrow or not request.hold then return request.hold end
-  if terms.contended or request.is_patient and terms.counts_own then return math.max(request.hold, CONTENDED_HOLD) end
+  local takes_dearer = request.is_patient and terms.counts_own or terms.contended and not request.is_narrow
+  if request.hold and takes_dearer then return math.max(request.hold, CONTENDED_HOLD) end
   return request.hold
 end
 
@@ -129,10 +129,18 @@ local function leaves_one_open(request)
   return #routes == 1 or count > 1 or #routes < OPEN_OF_WORKERS and not request.background
 end
 
--- Returns whether an engine has a slot for a request that has to leave some free. For other requests slots are not
--- looked at: the engine itself lets them wait.
-local function has_slot(slots, streams)
-  return not slots or slots == 0 or streams < math.max(1, slots - math.ceil(SPARE_SHARE * slots))
+-- Returns whether an engine has a slot for a request. Some requests have to leave a share of all slots, and those of
+-- patient classes a few of an open worker (keeps_for_urgent). For others slots are not looked at: the engine itself lets
+-- them wait.
+local function has_slot(route, request)
+  local slots, share = route[SLOTS], 0
+  if request.leaves_slots then
+    share = SPARE_SHARE
+  elseif request.is_patient and terms.counts_own and route[WORKER] <= terms.last_open then
+    share = OPEN_SPARE_SHARE
+  end
+  if share == 0 or not slots or slots == 0 then return true end
+  return known_loads[route[WORKER]][STREAMS] < math.max(1, slots - math.ceil(share * slots))
 end
 
 -- Returns whether a worker has room for a request now. `ahead`: the tokens queued there, as far as anything is known.
@@ -146,5 +154,5 @@ local function has_room(route, ahead, request)
     return false
   end
   if request.open and uncached > window and not leaves_one_open(request) then return false end
-  return not request.leaves_slots or has_slot(route[SLOTS], load[STREAMS])
+  return has_slot(route, request)
 end

@@ -117,6 +117,20 @@ def test_other_classes_take_every_slot():
     assert not window().leaves_slots(256, 256, background=True)
 
 
+def test_patient_classes_leave_a_few_slots_of_open_workers_to_urgent_ones():
+    filled = FilledWorkers(last_open="a", tokens=1000, patient_seconds=0.3)
+    of_classes = DispatchWindow(narrow=100, wide=1000, counts_own=True, filled=filled)
+
+    def takes_slot(worker, streams, *, patient):
+        for_urgent = of_classes.keeps_for_urgent(worker, patient=patient)
+        return of_classes.leaves_slots(streams, 256, background=False, for_urgent=for_urgent)
+
+    assert takes_slot("a", 249, patient=True)
+    assert not takes_slot("a", 250, patient=True)
+    assert takes_slot("a", 250, patient=False)
+    assert takes_slot("b", 250, patient=True)
+
+
 def test_a_tenant_that_crowds_or_has_most_of_the_work_leaves_slots_to_others():
     of_one_class = DispatchWindow(narrow=100, wide=1000, contended=True)
     for leaves in ({"is_narrow": True}, {"work_share": 0.6}):

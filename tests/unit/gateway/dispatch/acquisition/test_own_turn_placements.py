@@ -116,14 +116,14 @@ def test_a_request_is_ranked_anew_when_its_worker_has_become_dearer_than_the_fre
 NARROW = 100
 
 
-def beside_filled(service_class, *, costs):
-    """Return a stage with a request of this class, whose prompt is longer than the narrow window."""
+def beside_filled(service_class, *, costs, tokens=None):
+    """Return a stage with a request of this class; by default its prompt is longer than the narrow window."""
     stage = DispatchStage("a", "b", limits=with_limits(hold=0.0))
     stage.policy.costs = costs
     filled = FilledWorkers(last_open=WorkerId("a"), tokens=WINDOW, patient_seconds=0.3)
     window = DispatchWindow(narrow=NARROW, wide=WINDOW, counts_own=True, filled=filled)
     stage.window.of_all_gateways.of = lambda model: window
-    request = stage.pending(prompt=prompt_of(tokens=WINDOW // 2))
+    request = stage.pending(prompt=prompt_of(tokens=tokens or WINDOW // 2))
     request.service_class = service_class
     request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
     return stage, request
@@ -133,6 +133,17 @@ def beside_filled(service_class, *, costs):
 def test_urgent_requests_go_to_open_workers_and_long_prompts_of_others_to_filled_ones(service_class, goes):
     stage, request = beside_filled(service_class, costs={"a": 10.0, "b": 10.0})
     assert stage.acquisition.own_turns.place_now(request).worker.id == goes
+
+
+@pytest.mark.parametrize("service_class", [CHAT, BATCH])
+@pytest.mark.parametrize(("cost_of_filled", "goes"), [(190.0, "b"), (300.0, None)])
+def test_a_patient_request_waits_beside_a_filled_worker_with_room_only_for_a_cache(
+    service_class, cost_of_filled, goes
+):
+    stage, request = beside_filled(service_class, costs={"a": 100.0, "b": cost_of_filled}, tokens=64)
+    stage.occupy("a", NARROW)
+    placed = stage.acquisition.own_turns.place_now(request, ClosedWorkers())
+    assert (placed.worker.id if placed is not None else None) == goes
 
 
 @pytest.mark.parametrize(("service_class", "goes"), [(CHAT, True), (BATCH, False)])
