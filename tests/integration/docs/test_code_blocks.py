@@ -124,7 +124,7 @@ def parse(arguments):
 
 
 @asynccontextmanager
-async def deployment(directory, **more):
+async def deployment(directory, *, start=fork_module, **more):
     """Run a gateway, with more settings, and give its URLs and the environment of its commands."""
     path = os.pathsep.join([str(directory), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(directory)}
@@ -132,7 +132,7 @@ async def deployment(directory, **more):
         settings = {**more, "workers": [worker.url], "listen": {"port": 0}, "admin": {"port": 0}}
         settings["drain"] = {"notice_seconds": 0, "seconds": 1}
         (directory / "gateway.yaml").write_text(yaml.safe_dump(settings))
-        process = await fork_module(
+        process = await start(
             *("gateway", "serve", "--config", "gateway.yaml"), directory=directory, environment=environment
         )
         try:
@@ -287,11 +287,25 @@ async def test_the_policy_of_the_page_is_compared_with_the_default(policy_packag
     assert {name: errors_of.get(name) for name in compared} == dict.fromkeys(compared, "0")
 
 
+async def start_program(module, *arguments, directory, environment):
+    """Start a gateway that finds packages of its environment at its start, as no fork does."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module, *arguments),
+        cwd=directory,
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+    )
+
+
 async def test_the_policy_of_the_page_ranks_the_requests_of_a_gateway(policy_package):
     (settings,) = [yaml.safe_load(block.text) for block in blocks_of(POLICY_PAGE) if block.language == "yaml"]
     prompt = policy_package / "prompt"
     prompt.write_text("What is prefix caching?")
-    async with deployment(policy_package, routing=settings["routing"]) as (url, _, environment):
+    async with deployment(policy_package, start=start_program, routing=settings["routing"]) as (
+        url,
+        _,
+        environment,
+    ):
         made = {"key": "", "token": ""}
         body = '{"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "Hello"}]}'
         await send(["curl", f"{url}/v1/chat/completions", "-d", body], url, "", made)
