@@ -69,6 +69,11 @@ class RoomOccupancy:
         self._account.record_waiting(ticket.tenant, self._clock())
         self.standing_since.setdefault(ticket.service_class, self._clock())
 
+    @property
+    def some_wait(self) -> bool:
+        """Whether a request here did not have its turn at once."""
+        return bool(self._not_at_once)
+
     def _waits_no_more(self, ticket: Ticket) -> None:
         waiting = self._not_at_once[ticket.service_class]
         waiting.discard(ticket.number)

@@ -174,6 +174,11 @@ class WaitingRoom(Generic[Placed]):
             finally:
                 self._occupancy.correct(self._elsewhere.pop(ticket.number), ticket)
 
+    @property
+    def some_wait(self) -> bool:
+        """Whether a request did not have its turn at once, and waits; others may just be asking all gateways for it."""
+        return self._occupancy.some_wait
+
     def update_estimate(self, ticket: Ticket) -> None:
         """Replace a ticket that waits for a turn of all gateways by a later estimate of the same request."""
         before = self._elsewhere.get(ticket.number)

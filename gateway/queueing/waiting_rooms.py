@@ -110,13 +110,13 @@ class WaitingRooms(Generic[Placed]):
         self.give_turns()
 
     def requests_wait(self, queue: str) -> bool:
-        """Return whether requests wait in this queue's room."""
+        """Return whether requests wait for room in this queue; those that just ask for their turn do not."""
         room = self._rooms.get(queue)
-        return room is not None and len(room) > 0
+        return room is not None and room.some_wait
 
     def requests_wait_beside(self, model: str) -> bool:
         """Return whether requests wait for any model of the model's workers, batch work apart."""
-        waiting = [queue for queue, room in self._rooms.items() if room]
+        waiting = [queue for queue, room in self._rooms.items() if room.some_wait]
         if not waiting:
             return False
         return not self._fleet.models_beside(model).isdisjoint(waiting)

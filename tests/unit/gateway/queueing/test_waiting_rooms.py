@@ -92,6 +92,23 @@ async def test_batch_work_that_waits_does_not_count_as_waiting_beside(stage):
     await leave(tasks)
 
 
+async def test_a_request_that_just_asks_all_gateways_for_its_turn_does_not_count_as_waiting(stage):
+    room = stage.rooms.of("m")
+    ticket, answered = room.ticket(QueuedRequest(tenant="a", cost=1.0)), asyncio.Event()
+    task = asyncio.ensure_future(room.wait_with_all(ticket, answered.wait))
+    await until_idle()
+    assert (len(room), stage.rooms.requests_wait("m"), stage.rooms.requests_wait_beside("m")) == (
+        1,
+        False,
+        False,
+    )
+    room.note_waiting(ticket)  # The answer is that it has no turn yet.
+    assert (stage.rooms.requests_wait("m"), stage.rooms.requests_wait_beside("n")) == (True, True)
+    answered.set()
+    await task
+    assert not stage.rooms.requests_wait("m")
+
+
 def test_a_queue_without_a_room_has_no_waiting_requests(stage):
     assert not stage.rooms.requests_wait("unknown")
     assert stage.rooms.all() == {}
