@@ -286,7 +286,7 @@ async def test_what_is_wrong_is_said_as_rfc_9457_has_it(api):
         async with call.running.http.put(
             url, data=b"{}", headers={**json_type, "Content-Encoding": ""}
         ) as response:
-            assert response.status == 200
+            assert response.status == 201
 
 
 @pytest.mark.parametrize(
