@@ -176,7 +176,7 @@ class WaitingRoom(Generic[Placed]):
 
     @property
     def some_wait(self) -> bool:
-        """Whether a request did not have its turn at once, and waits; others may just be asking all gateways for it."""
+        """Whether a request has no turn yet; one that just asks all gateways for its turn does not count."""
         return self._occupancy.some_wait
 
     def update_estimate(self, ticket: Ticket) -> None:
