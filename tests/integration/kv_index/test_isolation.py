@@ -11,6 +11,7 @@ from gateway.process.secrets import deployment_secret
 from radix_cache.blocks import pack_tokens
 from radix_cache.namespace import cache_salt
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.integration.conftest import PAGE_SIZE
 from tests.integration.routing.test_prefix_cache_routing import ask, cached, conversation, text, whole_pages
 
 GROUP = {"isolation": {"mode": "group", "group": "friends"}}
@@ -29,12 +30,16 @@ async def test_nobody_hits_what_another_has_sent_unless_both_have_said_so(gatewa
     """Every tenant sends the same prompt after every other; the cached blocks are the expected ones."""
     async with gateway(embedded[0], kind="embedded", tenants=TENANTS, **model_settings) as running:
         tally = running.here.gateway.overview.tenants
-        seen = {}
+        seen, computed_blocks = {}, 0
         for tenant in TENANTS:
             _, usage = await ask(running, conversation(30), tenant=tenant)
             seen[tenant] = cached(usage)
             assert tally[tenant].total.predicted_tokens == seen[tenant]
-        all_of_it = whole_pages(usage["prompt_tokens"])
+            all_of_it = whole_pages(usage["prompt_tokens"])
+            # What one tenant's prompt has brought is in the index before the next one is sent.
+            computed_blocks += (all_of_it - seen[tenant]) // PAGE_SIZE
+            index = running.here.gateway.index.index
+            await running.until(lambda blocks=computed_blocks, index=index: index.stats().blocks >= blocks)
         assert all_of_it > 0
         assert seen == {
             **dict.fromkeys(("acme", "globex", "friend-1", "shared-1"), 0),
