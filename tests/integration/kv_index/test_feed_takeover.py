@@ -202,6 +202,8 @@ async def test_without_a_warm_second_the_worker_is_in_doubt_until_it_begins_anew
         publisher.publish(chain(10, 4))
         first = await join(publisher)
         await first.until(lambda: first.held == 4)
+        # A writer that knows everything, and says so, is replaced only when its lease has ended.
+        await first.until(lambda: first.feeds.leases.table.of("w").known & FeedKnowledge.WHOLE)
         await first.stop()
         publisher._kept.clear()  # What it has said so far cannot be heard any more.
         second = await join(publisher)
