@@ -18,7 +18,7 @@ async def whole_body(http: web.Request, memory: MemoryLease, bytes_max: int, sec
 
     Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded.
     """
-    decompressor = decompressor_for(http.headers)
+    decompressor = decompressor_for(http.headers) if "content-encoding" in http.headers else None
     # As most bodies do, this one may have come together with its headers: there is nothing to wait for.
     body: bytes | None = None
     direct: object = http

@@ -9,7 +9,7 @@ from tests.benchmarks.subjects import RADIXGATE, running
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 REQUESTS = 500
-COUNTS = 8
+COUNTS = 16
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
