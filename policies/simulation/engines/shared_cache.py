@@ -1,10 +1,10 @@
 """The cache of the limit `pooled`, with which routing is compared: all workers of a fleet share one cache.
 
 The cache has the fleet's total size, with LRU eviction, and every worker has every block in it, so only load
-decides: requests are routed by the least estimated TTFT. It is a point of reference and no bound: the estimates by
-which requests are routed err, and do not know of prefixes that are being computed. In bursts with new prefixes each
-worker computes them again, and a good rule had as little as 0.41 of its mean TTFT; else rules pass it by a few
-percent at most. The lower bound is `alone` (least_ttft.py).
+decides: requests are routed by the least estimated TTFT. It is a point of reference and no bound: a request
+starts at once however full the KV memory of its worker is, and the estimates by which requests are routed err, and
+do not know of prefixes that are being computed. In bursts with new prefixes each worker computes them again, and a
+good rule had as little as 0.41 of its mean TTFT. The lower bound is `alone` (least_ttft.py).
 """
 
 from array import array
