@@ -58,5 +58,5 @@ class GatewayCount:
             await asyncio.sleep(ANNOUNCE_SECONDS)
 
     def close(self) -> None:
-        """Remove this gateway from those that count, once `run` has ended."""
+        """Remove this gateway's name from Redis, once `run` has ended: it is not counted any more."""
         self._scripts.ask("ZREM", self._key, self._name)

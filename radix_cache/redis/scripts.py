@@ -32,7 +32,7 @@ seconds until a silent server is given up. A healthy server is never so far behi
 
 CLOSE_SECONDS_MAX = 1.0
 ANSWERED_SECONDS = 0.005
-"""How often a client that closes looks whether all calls are answered."""
+"""The interval at which a closing client checks whether all calls are answered."""
 
 
 class ScriptCaller:

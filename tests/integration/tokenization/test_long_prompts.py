@@ -40,14 +40,14 @@ async def test_they_reach_the_worker_as_they_came(gateway, checkpoint, text, ids
     tokenizer = str(checkpoint) if exact else "text"
     messages = [{"role": "user", "content": text}, {"role": "assistant", "content": "ok"}]
     async with ScriptedWorker() as worker, gateway(worker, models=models(tokenizer)) as running:
-        await ask(running, "chat/completions", messages=messages, stream=False, user="somebody")
+        await ask(running, "chat/completions", messages=messages, stream=False, user="user-1")
         await ask(running, "completions", prompt=text)
-        await ask(running, "completions", prompt=ids, user="somebody")
+        await ask(running, "completions", prompt=ids, user="user-1")
         await running.until(lambda: running.idle)
     bodies = [seen.body for seen in worker.seen]
     assert bodies[0]["messages"] == messages
     assert bodies[1]["prompt"] == text
-    assert (bodies[2]["prompt"], bodies[2]["user"]) == (ids, "somebody")
+    assert (bodies[2]["prompt"], bodies[2]["user"]) == (ids, "user-1")
 
 
 async def test_an_engine_gets_the_tokens_of_a_very_long_one(gateway, checkpoint, text, ids):
