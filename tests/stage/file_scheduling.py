@@ -4,6 +4,8 @@ pytest-xdist's own distribution by file sends the test that ended a process to t
 where a replacement is left with a single test: a process begins a test only once it knows what comes after it.
 """
 
+import contextlib
+
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
@@ -24,6 +26,11 @@ class FileScheduling(LoadFileScheduling):
                 break
         super().remove_node(node)
         return died_in
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Send the next file to a process; one that has just died keeps it until it is taken out."""
+        with contextlib.suppress(OSError):
+            super()._assign_work_unit(node)
 
     def schedule(self) -> None:
         """Give every process enough tests to begin; the last ones to get tests are told that no more come."""

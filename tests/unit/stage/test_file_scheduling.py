@@ -3,22 +3,45 @@
 import subprocess
 import sys
 
+import pytest
+
 CONFTEST = """
 from tests.stage.file_scheduling import FileScheduling
 
 def pytest_xdist_make_scheduler(config, log):
     return FileScheduling(config, log)
 """
+LATE_SECOND_FILE = """
+import time
+from xdist.workermanage import WorkerController
+
+send = WorkerController.send_runtest_some
+begun = set()
+
+def send_the_second_file_late(node, indices):
+    if node in begun:
+        time.sleep(1)
+    begun.add(node)
+    send(node, indices)
+
+WorkerController.send_runtest_some = send_the_second_file_late
+"""
 FILES = {
-    "conftest.py": CONFTEST,
-    "test_a.py": "import os\ndef test_dies(): os._exit(3)\ndef test_after_it(): pass\n",
+    "test_a.py": "import os, time\ndef test_dies(): time.sleep(0.2); os._exit(3)\ndef test_after_it(): pass\n",
     "test_b.py": "import time\ndef test_one(): time.sleep(0.3)\ndef test_two(): pass\n",
     "test_c.py": "def test_alone(): pass\n",
 }
 
 
-def test_a_process_that_dies_fails_its_test_and_the_others_are_run(tmp_path):
-    for name, text in FILES.items():
+@pytest.mark.parametrize(
+    "conftest",
+    [
+        pytest.param(CONFTEST, id="at any time"),
+        pytest.param(CONFTEST + LATE_SECOND_FILE, id="while its second file is sent"),
+    ],
+)
+def test_a_process_that_dies_fails_its_test_and_the_others_are_run(tmp_path, conftest):
+    for name, text in {"conftest.py": conftest, **FILES}.items():
         (tmp_path / name).write_text(text)
     options = [
         "-n2",
