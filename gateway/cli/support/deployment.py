@@ -1,9 +1,10 @@
 """Finds the deployment that a command works on: named on the command line, or that of the gateway that runs here.
 
---config, --set or RADIXGATE__... name a database, Redis, secret or state directory --> that deployment
-else one gateway runs on this machine -----------------------------------------------> that gateway's
-else there is a state directory here -------------------------------------------------> that one
-else --------------------------------------------------------------------------------> an error, never a new one
+--set or RADIXGATE__... name the state directory of a gateway that runs here -------> the settings of that gateway
+else --config, --set or RADIXGATE__... name a database, Redis, secret or directory -> these settings alone
+else one gateway runs on this machine ---------------------------------------------> the settings of that gateway
+else there is a state directory here -----------------------------------------------> the default settings
+else ------------------------------------------------------------------------------> an error, no new deployment
 """
 
 import shlex
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.cli.support.command_error import CommandError
-from gateway.cli.support.options import Assignments, ConfigFile, set_again
+from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.process.running_gateways import GatewayInfo, running_gateways
 from gateway.process.secrets import FILE_NAME, secret_file
 from gateway.settings.database_address import sqlite_file
@@ -54,6 +55,9 @@ def find_deployment(
 ) -> DeploymentAccess:
     """Return the deployment that the options name, else the one on this machine; its settings may be incomplete.
 
+    A gateway that runs here and is chosen by its state directory has the settings of its start; those given here
+    replace them one by one.
+
     Args:
         config: the settings file, if one is given.
         assignments: values of --set.
@@ -66,9 +70,14 @@ def find_deployment(
     """
     given = list(assignments or ())
     loaded = load_settings(config, assignments=given, complete=False)
+    running = {(each.config, each.state_directory): each for each in running_gateways()}
+    if config is None and (STATE_DIRECTORY,) in loaded.sources:
+        directory = str(Path(loaded.settings.state_directory).absolute())
+        for gateway in running.values():
+            if gateway.state_directory == directory:
+                return DeploymentAccess(settings=_settings_of(gateway, given, naming), gateway=gateway)
     if config is not None or any(set(location[:1]) & set(naming) for location in loaded.sources):
         return DeploymentAccess(settings=loaded.settings)
-    running = {(each.config, each.state_directory): each for each in running_gateways()}
     if len(running) > 1:
         choices = " or ".join(_choice(each, naming) for each in running.values())
         raise CommandError(f"several gateways run on this machine: choose one by adding {choices}", 2)
@@ -126,17 +135,11 @@ def _check_existence(loaded: LoadedSettings) -> None:
 
 
 def _choice(gateway: GatewayInfo, naming: Sequence[str]) -> str:
-    """Return the options with which a command works on this gateway, to be copied, and the gateway's process.
-
-    Values of its --set that name the deployment are not printed, since they may be secrets: only their names are.
-    """
+    """Return the options that choose this gateway for a command, to be copied, and the gateway's process."""
     options = [] if gateway.config is None else ["--config", gateway.config]
     if naming == ADMIN:
         options += ["--url", gateway.admin_url]
-        return f"`{shlex.join(options)}` (process {gateway.pid})"
-    given = {assignment.partition("=")[0]: assignment for assignment in gateway.assignments}
-    if gateway.config is None or STATE_DIRECTORY in given:
-        options += ["--set", f"{STATE_DIRECTORY}={gateway.state_directory}"]
-    branches = {*naming, *SECRET} - {STATE_DIRECTORY}
-    again = [assignment for path, assignment in given.items() if path.partition(".")[0] in branches]
-    return f"`{shlex.join(options)}` (process {gateway.pid}{set_again(again)})"
+    elif gateway.config is None or gateway.assignments:
+        # The file alone lacks what the gateway was given by --set, which may be secret and is not printed.
+        options = ["--set", f"{STATE_DIRECTORY}={gateway.state_directory}"]
+    return f"`{shlex.join(options)}` (process {gateway.pid})"

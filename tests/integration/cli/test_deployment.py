@@ -14,7 +14,7 @@ import yaml
 from msgspec.structs import replace
 
 from gateway.cli.support.command_error import CommandError
-from gateway.cli.support.deployment import STATE, find_deployment
+from gateway.cli.support.deployment import ADMIN, REDIS, STATE, find_deployment
 from gateway.process.running_gateways import GatewayInfo, announced, running_gateways
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.command_line import run_command
@@ -143,8 +143,24 @@ def test_a_gateway_without_a_settings_file_is_chosen_by_its_state_directory(
         choices = options_of(str(refused.value))
         found = [find_deployment(None, options[1::2], STATE).settings.state_directory for options in choices]
         assert found == [str(one), str(other)]
-        assert str(refused.value).endswith("(process 4712, with the same --set of database.url)")
-        assert "workers" not in str(refused.value)
+        assert "sqlite" not in str(refused.value)
+
+
+def test_a_gateway_that_is_chosen_by_its_state_directory_has_the_settings_of_its_start(
+    tmp_path, own_temporary_directory
+):
+    started = ["workers=[{id: a, kind: openai, url: 'http://127.0.0.1:9'}]", "redis.url=redis://127.0.0.1:1"]
+    gateway = replace(GATEWAY, state_directory=str(tmp_path), assignments=started)
+    chosen = [f"state_directory={tmp_path}"]
+    with announced(gateway), announced(replace(GATEWAY, pid=4712)):
+        found = find_deployment(None, chosen, REDIS)
+        assert found.gateway == gateway
+        assert [worker.id for worker in found.settings.workers] == ["a"]
+        assert found.settings.redis.url == "redis://127.0.0.1:1"
+        overridden = find_deployment(None, [*chosen, "redis.url=redis://127.0.0.1:2"], REDIS)
+        assert overridden.settings.redis.url == "redis://127.0.0.1:2"
+        assert find_deployment(None, chosen, ADMIN).admin_url == gateway.admin_url
+    assert find_deployment(None, chosen, REDIS).settings.workers == ()
 
 
 async def test_settings_from_the_environment_of_the_gateway_are_asked_for(tmp_path, elsewhere, environment):
