@@ -185,11 +185,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                 attempts.end(pending)
     finally:
         # Settle the quota: charge what was used, at the prices of the worker or provider that answered.
-        attempt = pending.attempt
-        prices = attempt.placement.prices(ctx.model) if attempt is not None else ctx.model.prices
-        # A kept error holds its traceback, whose frames hold this request: clear it to avoid a reference cycle.
-        pending.failed_workers.clear()
-        reservations.settle(ctx, lease, progress, prices)
+        reservations.settle(pending, lease)
 
 
 async def encode(

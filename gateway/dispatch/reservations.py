@@ -2,12 +2,11 @@
 
     lease = await reservations.reserve(ctx, prompt, progress)     # all limits or none
     try: ...                                                      # attempts to get an answer: see attempts.py
-    finally: reservations.settle(ctx, lease, progress, prices)
+    finally: reservations.settle(pending, lease)
 
 Quota is settled to what was used (charged_tokens.py): nothing for a request that no worker took, the prompt and the
 tokens that came for a stream that was cut, the worker's own count for an answer that was completed, an estimate
-for a whole answer whose client hung up. Settling is
-never awaited.
+for a whole answer whose client hung up. No request waits until it is settled.
 """
 
 import time
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from gateway.dispatch import costs
 from gateway.dispatch.charged_tokens import tokens_to_charge
 from gateway.dispatch.output_estimates import OutputEstimates
+from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.refusals import refused
 from gateway.domain.errors import IdempotencyKeyInUse, IdempotencyKeyReused, QuotasUnavailable, WorkerError
 from gateway.domain.prompt_blocks import PromptBlocks
@@ -23,7 +23,6 @@ from gateway.domain.request_context import RequestContext
 from gateway.quotas import quota_store
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import scopes_for
-from gateway.quotas.prices import Prices
 from gateway.quotas.quota_store import Lease, QuotaStoreUnavailable, Refusal, Reservation
 from gateway.telemetry.progress import Progress
 from policies.admission.retry_budget import RetryBudget
@@ -84,11 +83,15 @@ class Reservations:
             progress.mark("reserve")
         return decision
 
-    def settle(self, ctx: RequestContext, lease: Lease, progress: Progress, prices: Prices | None) -> None:
-        """Charge what the request used, at the prices of the worker that answered or was to answer."""
+    def settle(self, pending: PendingRequest, lease: Lease) -> None:
+        """Charge what the request used, at the prices of the worker or provider that answered or was to answer."""
+        ctx, progress, attempt = pending.ctx, pending.progress, pending.attempt
+        prices = attempt.placement.prices(ctx.model) if attempt is not None else ctx.model.prices
         used = tokens_to_charge(progress)
         cost = costs.cost_of(used, prices)
         progress.charge(used, cost.spend if cost is not None else 0)
         self.leases.end(lease, cost)
         if progress.usage is not None:
             self._estimates.learn(ctx, progress.output_tokens_used())
+        # A kept error holds its traceback, whose frames hold the request: clear it to avoid a reference cycle.
+        pending.failed_workers.clear()

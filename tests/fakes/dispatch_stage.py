@@ -357,8 +357,7 @@ class DispatchStage:
                 finally:
                     attempts.end(request)
         finally:
-            request.failed_workers.clear()
-            self.reservations.settle(request.ctx, lease, progress, None)
+            self.reservations.settle(request, lease)
 
     def begin(self, request: PendingRequest | None = None) -> "asyncio.Task[bytes]":
         """Begin to serve a request in a task of its own."""

@@ -136,7 +136,7 @@ async def test_the_first_tokens_of_an_unknown_worker_teach_at_once_and_those_of_
             pass
         await stage.attempts.close(request)
         stage.attempts.end(request)
-        stage.reservations.settle(request.ctx, lease, request.progress, None)
+        stage.reservations.settle(request, lease)
         samples.append((begun, stage.worker("a").learnt.fit.samples))
     assert samples[:-1] == [(count, count) for count in range(1, SAMPLES_MIN + 1)]
     assert samples[-1] == (SAMPLES_MIN, SAMPLES_MIN + 1)
@@ -169,7 +169,7 @@ async def test_a_stream_that_has_begun_is_reported_once_and_at_its_end_at_the_la
     stage.attempts.report_answer(request)
     assert len(reported) == 1
     stage.attempts.end(request)
-    stage.reservations.settle(request.ctx, lease, request.progress, None)
+    stage.reservations.settle(request, lease)
 
 
 async def test_the_index_counts_a_prompt_before_another_request_is_ranked(stage):

@@ -168,7 +168,7 @@ async def test_a_request_is_read_by_no_attempt_before_its_call_is_made(stage):
     assert calls(stage) == {"a": 1}
     await stage.attempts.close(request)
     stage.attempts.end(request)
-    stage.reservations.settle(request.ctx, lease, request.progress, None)
+    stage.reservations.settle(request, lease)
     assert stage.reserved() == {}
 
 

@@ -1,5 +1,6 @@
 """Reserving a request's quota, and settling it to what the request used."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -25,7 +26,7 @@ from gateway.quotas.quota_store import IdempotencyKey, QuotaStoreUnavailable
 from policies.admission.limit_windows import Window
 from policies.admission.retry_budget import RetryBudget
 from tests.fakes.clock import FakeClock
-from tests.fakes.dispatch_stage import DispatchStage, inference, prompt_of, tenant
+from tests.fakes.dispatch_stage import MODEL, DispatchStage, inference, prompt_of, tenant
 
 PROMPT = prompt_of(640)
 PRICES = Prices.of(input=1, cached_input=None, output=2)
@@ -70,10 +71,10 @@ def failing(error):
 
 async def test_a_reservation_holds_a_lease_until_it_is_settled(stage):
     ctx = stage.context()
-    progress = stage.progress(ctx, PROMPT)
-    lease = await reserve(stage, ctx, progress)
+    request = stage.pending(ctx, PROMPT)
+    lease = await reserve(stage, ctx, request.progress)
     assert len(stage.leases) == 1
-    stage.reservations.settle(ctx, lease, progress, None)
+    stage.reservations.settle(request, lease)
     assert len(stage.leases) == 0
 
 
@@ -151,13 +152,13 @@ async def test_without_retries_left_a_request_that_was_sent_before_fails_and_res
 
 async def settled(stage, progress_of, prices=None):
     """Reserve and settle one request; return its progress and the tokens left of its limit."""
-    ctx = stage.context(tenant=limited(tokens_a_minute(10_000)))
-    progress = stage.progress(ctx, PROMPT)
-    lease = await reserve(stage, ctx, progress)
-    progress_of(progress)
-    stage.reservations.settle(ctx, lease, progress, prices)
+    ctx = stage.context(tenant=limited(tokens_a_minute(10_000)), model=replace(MODEL, prices=prices))
+    request = stage.pending(ctx, PROMPT)
+    lease = await reserve(stage, ctx, request.progress)
+    progress_of(request.progress)
+    stage.reservations.settle(request, lease)
     after = await reserve(stage, stage.context(tenant=ctx.tenant))
-    return progress, after.limit_statuses[0].remaining + 650
+    return request.progress, after.limit_statuses[0].remaining + 650
 
 
 async def test_a_request_that_no_worker_took_is_charged_nothing(stage):
@@ -191,44 +192,42 @@ async def test_the_price_is_that_of_the_answering_worker(stage):
 async def test_a_repeat_pays_for_its_own_computation(stage):
     key = IdempotencyKey(name="key", fingerprint="same")
     ctx = stage.context(idempotency_key=key)
-    progress = stage.progress(ctx, PROMPT)
-    lease = await reserve(stage, ctx, progress)
-    progress.usage = TokenUsage(600, 7)
-    stage.reservations.settle(ctx, lease, progress, None)
-    again = stage.context(idempotency_key=key)
-    repeat = stage.progress(again, PROMPT)
-    second = await reserve(stage, again, repeat)
-    repeat.usage = TokenUsage(600, 9)
-    stage.reservations.settle(again, second, repeat, None)
-    assert (repeat.charged.prompt_tokens, repeat.charged.output_tokens) == (600, 9)
+    first = stage.pending(ctx, PROMPT)
+    lease = await reserve(stage, ctx, first.progress)
+    first.progress.usage = TokenUsage(600, 7)
+    stage.reservations.settle(first, lease)
+    repeat = stage.pending(stage.context(idempotency_key=key), PROMPT)
+    second = await reserve(stage, repeat.ctx, repeat.progress)
+    repeat.progress.usage = TokenUsage(600, 9)
+    stage.reservations.settle(repeat, second)
+    charged = repeat.progress.charged
+    assert (charged.prompt_tokens, charged.output_tokens) == (600, 9)
 
 
 async def test_settling_twice_charges_once(stage):
     ctx = stage.context(tenant=limited(tokens_a_minute(10_000)))
-    progress = stage.progress(ctx, PROMPT)
-    lease = await reserve(stage, ctx, progress)
-    progress.usage = USED
-    stage.reservations.settle(ctx, lease, progress, None)
-    stage.reservations.settle(ctx, lease, progress, None)
+    request = stage.pending(ctx, PROMPT)
+    lease = await reserve(stage, ctx, request.progress)
+    request.progress.usage = USED
+    stage.reservations.settle(request, lease)
+    stage.reservations.settle(request, lease)
     after = await reserve(stage, stage.context(tenant=ctx.tenant))
     assert after.limit_statuses[0].remaining == 10_000 - 607 - 650
 
 
 async def test_the_length_of_a_counted_answer_is_learnt(stage):
-    ctx = stage.context()
-    progress = stage.progress(ctx, PROMPT)
+    request = stage.pending(prompt=PROMPT)
     before = stage.estimates.expected(stage.context(request=UNBOUNDED))
-    progress.usage = TokenUsage(600, before + 1000)
-    stage.reservations.settle(ctx, await reserve(stage, ctx, progress), progress, None)
+    request.progress.usage = TokenUsage(600, before + 1000)
+    stage.reservations.settle(request, await reserve(stage, request.ctx, request.progress))
     assert stage.estimates.expected(stage.context(request=UNBOUNDED)) > before
 
 
 async def test_the_length_of_an_answer_that_was_cut_is_not_learnt(stage):
-    ctx = stage.context()
-    progress = stage.progress(ctx, PROMPT)
+    request = stage.pending(prompt=PROMPT)
     before = stage.estimates.expected(stage.context(request=UNBOUNDED))
-    progress.dispatched, progress.frames = True, 5000
-    stage.reservations.settle(ctx, await reserve(stage, ctx, progress), progress, None)
+    request.progress.dispatched, request.progress.frames = True, 5000
+    stage.reservations.settle(request, await reserve(stage, request.ctx, request.progress))
     assert stage.estimates.expected(stage.context(request=UNBOUNDED)) == before
 
 
@@ -241,9 +240,8 @@ async def test_a_traced_request_notes_when_its_quota_was_reserved(stage):
 
 
 async def test_a_request_without_limits_is_charged_all_the_same(stage):
-    ctx = stage.context(tenant=tenant(scopes=()))
-    progress = stage.progress(ctx, PROMPT)
-    lease = await reserve(stage, ctx, progress)
-    progress.usage = USED
-    stage.reservations.settle(ctx, lease, progress, None)
-    assert progress.charged.prompt_tokens == 600
+    request = stage.pending(stage.context(tenant=tenant(scopes=())), PROMPT)
+    lease = await reserve(stage, request.ctx, request.progress)
+    request.progress.usage = USED
+    stage.reservations.settle(request, lease)
+    assert request.progress.charged.prompt_tokens == 600
