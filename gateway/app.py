@@ -85,7 +85,7 @@ class Gateway:
     history: ActivityHistory
     """The activity of the last hour."""
     explorer: RequestExplorer | None
-    """Finished requests in detail; None where the settings remember none."""
+    """Finished requests in detail; None where the settings keep none."""
     access_log: AccessLog | None
     issuers: "Sequence[Issuer[OperatorIssuerSettings]]"
     memory: MemoryBudget
@@ -191,7 +191,7 @@ def _gateway(
     supervisor: LoopSupervisor,
     drain_state: DrainState,
 ) -> Gateway:
-    """Return the parts that the listeners need, with what asks all gateways for their state."""
+    """Return the parts that the listeners need, with those that collect the state of all gateways."""
     settings, dispatch, scripts = loaded.settings, parts.dispatch, stores.scripts
     keys, queue = QueueKeys(settings.redis.prefix), dispatch.queue
     return Gateway(

@@ -1,7 +1,7 @@
 """Authorizes callers of the operators' listener: finds the principal of a request, and the principal's role.
 
     admin.token of the settings             owner
-    a token of `radixgate operators`        its role, for as long as it lives
+    a token of `radixgate operators`        its role, until it expires or is revoked
     a token of one of admin.issuers         the highest role that it names
     a session of a login at such an issuer  the role that it had at its login
     none, on loopback, without admin.token  viewer, unless a browser login is configured

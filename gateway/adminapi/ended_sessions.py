@@ -18,7 +18,7 @@ from radix_cache.redis.scripts import ScriptCaller
 log = logging.getLogger(__name__)
 
 KNOWN_MAX = 10_000
-"""The most ended sessions that a gateway remembers itself."""
+"""The most ended sessions that a gateway keeps in its own memory."""
 ANSWER_SECONDS_MAX = 0.5
 """Longest wait for Redis."""
 
@@ -53,7 +53,7 @@ class EndedSessions:
         return True
 
     async def has(self, identity: str) -> bool:
-        """Return whether a session has ended, as far as this gateway can tell."""
+        """Return whether a session has ended; while Redis does not answer, only this gateway's logouts count."""
         if identity in self._known:
             return True
         try:

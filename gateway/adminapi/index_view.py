@@ -110,7 +110,7 @@ class _Selection:
         self._tenure = next((t for t, worker in self._workers.items() if worker == self._worker), None)
 
     async def nodes(self) -> list[ReplicaNode]:
-        """Return the nodes that match; other work goes on meanwhile."""
+        """Return the nodes that match; the event loop runs other tasks in between."""
         yielder, found = LoopYielder(), []
         for number, node in enumerate(list(self._replica.nodes.values())):
             if number % 1024 == 0:

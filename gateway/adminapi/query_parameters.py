@@ -25,7 +25,7 @@ def number(parameters: Mapping[str, str], name: str, default: int, most: int) ->
 
 
 def flag(parameters: Mapping[str, str], name: str) -> bool:
-    """Return whether a query parameter says true. Raises Problem."""
+    """Return whether a query parameter is `true`. Raises Problem."""
     text = parameters.get(name, "false").lower()
     if text not in ("true", "false"):
         raise Problem(400, f"{name}: expected true or false.")

@@ -65,5 +65,5 @@ async def request_shown(explorer: RequestExplorer, identity: str) -> RequestDeta
     """Return the request of this id. Raises Problem."""
     found = await explorer.find(identity)
     if found is None:
-        raise Problem(404, "No gateway remembers a request of this id: it went well, or was too long ago.")
+        raise Problem(404, "No gateway keeps a request with this id; only the latest of each kind are kept.")
     return found

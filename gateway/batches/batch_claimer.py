@@ -18,7 +18,7 @@ LEAVE_SECONDS_MAX = 2.0
 
 
 class BatchClaimer:
-    """The batches of this gateway: `run` while the gateway lives, `drain` when it stops, then `close`."""
+    """The batches of this gateway: `run` while the gateway serves, `drain` when it stops, then `close`."""
 
     def __init__(self, services: BatchServices, *, running_max: int, kept_seconds: float) -> None:
         """Prepare to claim batches.

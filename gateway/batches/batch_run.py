@@ -38,7 +38,7 @@ from gateway.files.content_store import ContentLost
 from gateway.web.request_identity import new_request_id
 
 HANDED_OVER = "handed_over"
-"""In place of a final status: another gateway goes on with the batch."""
+"""In place of a final status: another gateway continues the batch."""
 
 _KEY_ENDED = (errors.Unauthenticated, errors.AccountDisabled, errors.ScopeNotAllowed)
 

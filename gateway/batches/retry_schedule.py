@@ -1,7 +1,7 @@
 """Decides whether and when a refused or failed row of a batch is tried again.
 
-Where a client would be told to come back, a row is retried for as long as its batch has time. An error that a retry
-would repeat becomes the row's result.
+Where a client would be asked to try again later, a row is retried for as long as its batch has time. An error that
+a retry would repeat becomes the row's result.
 """
 
 from gateway.domain import errors

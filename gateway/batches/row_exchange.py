@@ -47,7 +47,7 @@ class RowExchange:
 
     @property
     def surface(self) -> Surface:
-        """The API that the row asks."""
+        """The API that the row calls."""
         return self._dialect.surface
 
     @property

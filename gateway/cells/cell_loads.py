@@ -2,9 +2,9 @@
 
     queue of this cell --its state--> Redis that all cells share --states of the other cells--> queue of this cell
 
-One gateway of each cell does it, a few times a second, whatever requests there are; one that does not reach the
-Redis of its cell tells nothing, so that its lease ends and another one takes over. The cell's queue then counts
-the others' work on a worker as its own gateways': in the choice of a worker, and in what may be ahead of it. The
+One gateway of each cell does it, a few times a second, with or without requests. A gateway that does not reach the
+Redis of its cell publishes nothing, so that its lease ends and another gateway takes over. The cell's queue counts
+the other cells' work on a worker like its own: in the choice of a worker, and in the tokens ahead of a request. The
 state is read just before it is published: published a period later, it made the mean TTFT near saturation a tenth
 longer (ten cells of ten simulated workers each). Then each shard of the queue is visited, once in a period, with
 the loads of the others.
@@ -58,9 +58,9 @@ MODELS_MAX = 8
 
 _SHARE = Script.from_text(
     """#!lua
--- KEYS: hash: cell -> the gateway that tells its state, the end of its lease in ms, the state.
+-- KEYS: hash: cell -> the gateway that publishes its state, the end of its lease in ms, the state.
 -- ARGV: cell, gateway, lease in ms, the state.
--- Returns the states of the other cells; 0 if another gateway of the cell tells its state.
+-- Returns the states of the other cells; 0 if another gateway of the cell publishes its state.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local others, own, all = {}, false, redis.call('HGETALL', KEYS[1])
@@ -119,7 +119,7 @@ class CellLoads:
         self._away = False
 
     async def run(self) -> None:
-        """Share loads, or stand by while another gateway of this cell does, again and again."""
+        """Share loads every period; stand by while another gateway of this cell shares them."""
         on_duty = False
         while True:
             self._homes.mark(self._fleet, self._window_of)
@@ -139,7 +139,7 @@ class CellLoads:
 
     @property
     def _reaches_queue(self) -> bool:
-        """Whether the Redis of this cell answers here; if not, the cell's state may be known to another gateway."""
+        """Whether the Redis of this cell answers; if not, another gateway may be able to read the cell's state."""
         return any(shard.shared for shard in self._queue.shards)
 
     async def _share(self, own: CellState) -> list[CellReport] | None:
@@ -189,7 +189,7 @@ class CellLoads:
         return max((self._windows.of(model).narrow for model in sorted(models)[:MODELS_MAX]), default=0)
 
     async def _forget_others(self, err: RedisDown) -> None:
-        """Count the other cells' loads no longer, once their leases must be over."""
+        """Stop counting the loads of the other cells, once their leases must have ended."""
         if self._away or self._clock() - self._heard_at < LEASE_MS / 1000:
             return
         self._away = True

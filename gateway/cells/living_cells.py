@@ -2,8 +2,9 @@
 
     gateway --once a second: its cell, its URL, a lease--> Redis --the gateways of all living cells--> gateway
 
-No request asks Redis for it. A cell lives for as long as one of its gateways; a gateway that drains leaves. While
-that Redis is away the last answer holds; once it is back, the cells of that answer have time to renew their leases.
+No request waits for Redis to read this list. A cell is alive while one of its gateways has a lease; a gateway that
+drains gives its lease back. While that Redis is away, the last list holds; once it is back, the cells of that list
+have time to renew their leases.
 """
 
 import asyncio
@@ -120,7 +121,7 @@ class LivingCells:
         return owner
 
     async def run(self) -> None:
-        """Renew the lease and read all leases, again and again."""
+        """Renew the lease and read all leases, once a period, until cancelled."""
         pause = min(RENEW_SECONDS_MAX, self._lease_seconds / 3)
         while True:
             await self.renew()

@@ -1,6 +1,6 @@
 """Letting the event loop run between the long calls of a thread.
 
-Each call keeps the interpreter lock (GIL) until it returns. A thread that asks for the lock meanwhile gets it for
+Each call keeps the interpreter lock (GIL) until it returns. A thread that waits for the lock meanwhile gets it for
 one callback only, and an event loop with many streams has many callbacks. A thread that sleeps for a moment lets
 the loop run them all.
 """

@@ -1,7 +1,7 @@
 """The gateway's database, PostgreSQL or SQLite: connections, tables, and a store for each kind of data.
 
 `database` connects (`sqlite_connection`), `schema` upgrades the tables with the steps in `migrations`, `backup`
-writes and restores them. No other package knows SQL.
+writes and restores them. No other package contains SQL.
 
 tenants      `tenant_store`, `operators`, `audit_log` (changes of both); tables in `tables`, `audit_tables`
 usage        `usage_store` writes, `usage_query` reads, `account_hours` sums up for quotas, `webhook_outbox` keeps

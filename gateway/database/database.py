@@ -121,7 +121,7 @@ class Database:
         await asyncio.gather(*(each.closed(CLOSE_SECONDS_MAX) for each in self._sqlite_connections))
 
     def _check_open(self) -> None:
-        """Raise DatabaseDown if the database was closed: a task that ends late would open a connection anew."""
+        """Raise DatabaseDown if the database was closed: a task that ends late would open a new connection."""
         if self._closed:
             raise DatabaseDown("the gateway shuts down")
 
@@ -207,7 +207,7 @@ def _begin_sqlite(connection: Any) -> None:
 
 
 def dialect_insert(dialect: str, table: Table) -> Any:
-    """Return an INSERT that knows ON CONFLICT, which each database has in a dialect of its own.
+    """Return an INSERT with support for ON CONFLICT, which each database has in a dialect of its own.
 
     Only the dialect in use is imported: PostgreSQL's takes a part of every gateway's start.
     """

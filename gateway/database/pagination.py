@@ -15,7 +15,7 @@ class CursorNotFound(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """The part of a list that a client asks for."""
+    """The part of a list that a client requests."""
 
     limit: int
     after: str | None = None  # the id of the row before the page

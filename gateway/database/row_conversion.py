@@ -34,7 +34,7 @@ KeyState = Literal["active", "ended", "revoked"]
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key with what only the database knows of it; times are Unix times in seconds."""
+    """An API key with the fields that only the database has; times are Unix times in seconds."""
 
     tenant: str
     key: ApiKeySettings

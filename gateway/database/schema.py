@@ -140,7 +140,7 @@ async def _import_alembic() -> None:
 
 
 def version_in(connection: Connection) -> TablesVersion:
-    """Return the version of the tables that a transaction sees."""
+    """Return the version of the tables as a transaction reads it."""
     tables = inspect(connection).get_table_names()
     if VERSIONS not in tables:
         return TablesVersion(None, None)

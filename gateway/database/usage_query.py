@@ -1,6 +1,6 @@
 """Queries of the usage ledger: sums by chosen groupings, and the rows themselves.
 
-    days   -- bounds at midnights, nothing asked that days do not know     few rows, for ever
+    days   -- bounds at midnights, only fields that the sums of days have   few rows, for ever
     hours  -- bounds at full hours, the same                               kept for a long time
     rows   -- everything else: users, tags, workers, codes, any moment     kept for some time
 

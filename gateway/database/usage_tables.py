@@ -79,7 +79,7 @@ OWNERS = ("organisation", "tenant", "key_id")
 usage_hours = _sums(
     "usage_hours", *(Index(f"ix_usage_hours_{owner}_start_ms", owner, "start_ms") for owner in OWNERS)
 )
-"""Sums by hour, with an index for each kind of account: the first request of every account asks what it has used.
+"""Sums by hour, with an index for each kind of account: the first request of every account reads its usage.
 """
 usage_days = _sums("usage_days")
 

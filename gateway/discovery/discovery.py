@@ -3,7 +3,7 @@
     found in a source --join--> suspect --answers--> up
     in none any more  --------> draining --no streams left, or drain_seconds over--> gone, its blocks forgotten
 
-A stream that lasts longer than drain_seconds is not ended: it goes on while the worker answers, and closes its
+A stream that lasts longer than drain_seconds is not ended: it continues while the worker answers, and closes its
 connection at its end.
 
 If two sources report the same id, the first source counts; the settings file comes first. The last result of an
@@ -51,7 +51,7 @@ class Discovery:
         fleet: the fleet, which has those workers of the settings already that name their kind.
         static: workers of the settings.
         sources: the other sources, the first of which wins where two report the same id.
-        registry: the registry in Redis, which also says which workers are drained.
+        registry: the registry in Redis, which also lists the drained workers.
         build_worker: builds a worker from its settings.
         kinds: finds the kinds of workers that do not name theirs.
         drain_seconds: longest wait for the streams of a worker that leaves.
@@ -152,7 +152,7 @@ class Discovery:
         state.workers, state.problem = workers, ""
 
     async def _follow_drained(self) -> None:
-        """Drain and resume workers as operators say, and remove leaving workers without streams."""
+        """Drain and resume workers as operators have ordered, and remove leaving workers without streams."""
         while True:
             seen = self.registry.news.count
             try:

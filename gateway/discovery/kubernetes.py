@@ -87,11 +87,11 @@ class KubernetesSource:
             raise SourceUnavailable(str(err)) from err
 
     async def wait(self) -> None:
-        """Wait until an object changes, or until a watch can no longer tell."""
+        """Wait until an object changes, or until a watch is lost."""
         await self._group.wait([one for one in (self._pool, self._slices, self._pods) if one is not None])
 
     async def _follow_pool(self, pool: WatchedObjects[InferencePool]) -> None:
-        """Select pods as the InferencePool says now. Raises KubernetesUnavailable."""
+        """Select pods by the present InferencePool. Raises KubernetesUnavailable."""
         found = (await pool.find()).get(self._settings.inference_pool or "")
         if found is None:
             raise KubernetesUnavailable("there is no such InferencePool")

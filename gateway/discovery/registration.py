@@ -1,7 +1,7 @@
 """Registers a worker in Redis, renews the registration while the worker serves, and removes it at the end.
 
 The registration of a worker that dies ends with its lease. A worker also serves while Redis is unreachable:
-gateways that know the worker keep it, and it is registered again when Redis is back.
+gateways that have the worker keep it, and it is registered again when Redis is back.
 """
 
 import asyncio

@@ -51,7 +51,7 @@ class RegistryNews:
         """Wait until there are more changes than `seen`, but no longer than so many seconds."""
         if self.count == seen:
             with suppress(TimeoutError):
-                # Not asyncio.wait_for, which before Python 3.12 loses a cancellation that comes with the news.
+                # Not asyncio.wait_for, which before Python 3.12 loses a cancellation that arrives with a change.
                 async with asyncio.timeout(seconds):
                     await self._arrived.wait()
 

@@ -111,7 +111,7 @@ async def _examine(http: aiohttp.ClientSession, where: str, kind: str | None) ->
     if replies[FIRST_COMPLETION].status == 200 and not most_cached_tokens(replies):
         replies[REPEATED_COMPLETION] = await _try_request(http, completions, completion_body(models[0]))
     if kind == "vllm":
-        # vLLM does not say how it schedules, but some versions refuse a priority that they would ignore.
+        # vLLM does not report how it schedules, but some versions refuse a priority that they would ignore.
         replies[PRIORITY_COMPLETION] = await _try_request(
             http, completions, completion_body(models[0], priority=1)
         )

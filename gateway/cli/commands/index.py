@@ -23,7 +23,7 @@ from radix_cache.shared.repair import repair as repaired
 from radix_cache.shared.tree_drawing import DrawingOptions, draw_tree
 
 app = typer.Typer(
-    help="Show, check and clear the prefix index. The index says which worker has cached which beginnings of "
+    help="Show, check and clear the prefix index. The index records which worker has cached which beginnings of "
     "prompts. It is in the Redis of the settings; with `redis.url: embedded` a gateway has to run.",
     rich_markup_mode=None,
 )

@@ -1,4 +1,4 @@
-"""`radixgate top`: the state of all running gateways, drawn anew every few seconds."""
+"""`radixgate top`: the state of all running gateways, drawn again every few seconds."""
 
 import shutil
 import sys

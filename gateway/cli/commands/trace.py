@@ -28,6 +28,6 @@ def trace(
     if TRACE_ID.fullmatch(identity):
         found = admin.call(f"requests?limit=1&trace={identity}")["data"]
         if not found:
-            raise CommandError("no gateway remembers a request of this trace")
+            raise CommandError("no gateway keeps a request of this trace")
         identity = found[0]["id"]
     print_request(admin, identity, as_json=as_json)

@@ -44,7 +44,7 @@ def list_(config: ConfigFile = None, set_: Assignments = None, json: JsonOption 
     """List the workers of the settings, the registered workers, and all drained workers.
 
     Slots are the requests that an engine runs at a time: by `workers[].slots`, or by the engine's report to the
-    gateway that runs here. That gateway also says in which state the workers are, and why their last probe failed.
+    gateway that runs here. That gateway also reports the state of each worker, and why its last probe failed.
     """
     settings = _settings(config, set_)
     reported = reported_workers(config, set_)

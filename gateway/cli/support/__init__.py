@@ -10,7 +10,7 @@ names_in_file                       notes on names that the settings file has, t
 found_workers, quick_start          `radixgate serve --worker`: a start without a settings file
 settings_file                       writes the settings file of `init` and `serve --worker`
 launch_engine, register_options     `radixgate worker`: launches an engine; registers it in Redis
-reported_workers                    the workers as a running gateway knows them
+reported_workers                    the workers as a running gateway reports them
 published_ports, free_ports         the ports of launched engines
 command_error, event_loop           the error that ends a command; the loop that it runs on
 """

@@ -1,4 +1,4 @@
-"""Calls to the admin API of a running gateway, and the options that say where the API is."""
+"""Calls to the admin API of a running gateway, and the options with the address and token of the API."""
 
 import asyncio
 from dataclasses import dataclass

@@ -46,7 +46,7 @@ class DeploymentAccess:
 
     @property
     def admin_url(self) -> str | None:
-        """The URL of the running gateway's listener for operators; None where only the settings tell."""
+        """The URL of the running gateway's listener for operators; None where no running gateway was found."""
         return self.gateway.admin_url if self.gateway is not None else None
 
 

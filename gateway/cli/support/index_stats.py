@@ -23,7 +23,7 @@ async def index_stats(settings: Settings, json: bool) -> list[str]:
 
 
 async def _memory(access: IndexAccess) -> int | None:
-    """Return the memory in bytes that all Redis servers use for all keys; None if a server does not say."""
+    """Return the memory in bytes that all Redis servers use for all keys; None if a server does not report it."""
     used = 0
     try:
         async with access.redis.connect_all() as lines:

@@ -197,7 +197,7 @@ async def _wait_until_idle(
     idle_probes = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds_max):
-            # No event says that a request has ended, so the engine is probed.
+            # The engine publishes no event at a request's end, so it is probed.
             while state.up and idle_probes < IDLE_PROBES:
                 try:
                     load = (await adapter.probe()).load

@@ -66,13 +66,13 @@ class QuickStart:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of the file that says the same."""
+        """The settings as a settings file would have them."""
         ports = {listener: {"port": port} for listener, port in self.ports.items()}
         return {**ports, **settings_of(self.found, self.key_variable)}
 
     @property
     def assignments(self) -> list[str]:
-        """The same as values of --set."""
+        """The settings as values of --set."""
         ports = [f"{listener}.port={port}" for listener, port in self.ports.items()]
         return [*ports, *as_assignments(settings_of(self.found, self.key_variable))]
 

@@ -72,6 +72,6 @@ class RegisterOptions:
 
     @asynccontextmanager
     async def open_for_embedded(self, serving: "ServingWorker") -> AsyncIterator[None]:
-        """Keep an embedded worker registered while it serves; its own answers say which role it has."""
+        """Keep an embedded worker registered while it serves; its own answers report its role."""
         async with self.open("embedded", serving.url):
             yield

@@ -1,4 +1,4 @@
-"""The workers as a running gateway knows them: their state, and what their engines report."""
+"""The workers as a running gateway reports them: their state, and what their engines report."""
 
 from typing import Any
 

@@ -50,7 +50,7 @@ async def test_a_request_is_found_by_the_id_of_its_trace(gateway):
         result = await asyncio.to_thread(
             CliRunner().invoke, app, ["trace", "00" * 16, "--url", running.admin]
         )
-        assert "no gateway remembers" in str(result.exception)
+        assert "no gateway keeps" in str(result.exception)
 
 
 async def test_top_shows_workers_and_tenants_of_all_gateways(gateway):
