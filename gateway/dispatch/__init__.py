@@ -2,7 +2,7 @@
 
 Read in this order:
 
-reservations         quota is reserved and settled here; output_estimates and costs say how much
+reservations         quota is reserved and settled here; output_estimates and costs compute how much
 acquisition/         from the ranking to a placement: at once, in a turn, by preemption, at a provider
 placement            the chosen worker, and what is reserved on it; prefill_decode_pairs: on two workers
 pending_request      the notes that dispatch keeps on a request; last_ranking: of one that waits for a worker of its

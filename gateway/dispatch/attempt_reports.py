@@ -5,8 +5,8 @@ answered        the first bytes came: the worker is up, and the prompt's blocks 
 completed       the answer came to its end
 broke_off       it did not
 record_failure  no answer came: the worker is at fault, and is not tried again for this request
-learn           how long the first token took for so many tokens, once the worker has said what it had cached; of a
-                worker with few samples this is learnt when it has answered
+learn           how long the first token took for so many tokens, once the worker has reported what it had cached;
+                of a worker with few samples this is learnt when it has answered
 free            the placement is given back; this follows every other report, on every ending
 """
 
@@ -49,7 +49,7 @@ class AttemptReports:
         self._clock = clock
 
     def attempt_begins(self, pending: PendingRequest, attempt: Attempt) -> None:
-        """Note what the index knows of the worker's cache, before it is told of this attempt."""
+        """Note what the index has of the worker's cache, before this attempt is recorded in it."""
         placement = attempt.placement
         if log.isEnabledFor(logging.DEBUG):
             log.debug(

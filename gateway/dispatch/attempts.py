@@ -8,7 +8,7 @@
     raise_if_final  no answer came: another attempt, or the error (retries.py)
     end             the placement is freed, on every ending
 
-Where hedged_opening.py says so, two attempts run side by side until the first byte.
+Where hedged_opening.py opens a second attempt, both run side by side until the first byte.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ from gateway.telemetry.progress import Progress
 from workers.adapter import WorkerAnswer, WorkerCall
 
 KeepAlive = Callable[[], AbstractAsyncContextManager[None]]
-"""Entered while a request waits for its placement: the client sees that it was not forgotten."""
+"""A context that is open while a request waits for its placement: it sends the client comments meanwhile."""
 
 
 class Attempts:
-    """Sends requests to workers, and goes on to another worker when one fails before the first byte.
+    """Sends requests to workers, and tries another worker when one fails before the first byte.
 
     `clock`: seconds on the monotonic clock.
     """
@@ -221,7 +221,7 @@ class Attempts:
         except NoWorker:
             if not pending.failed_workers:
                 raise
-            return None  # The provider's failure tells the client more.
+            return None  # The provider's failure explains more to the client.
         except asyncio.CancelledError:
             if placement is not None:  # Ending the keep-alive takes a moment, in which the client may leave.
                 self._give_back(pending, placement)

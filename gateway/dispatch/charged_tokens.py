@@ -45,7 +45,7 @@ class ImpossibleUsage:
         """By worker: until when it is not warned of again."""
 
     def forget(self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress) -> None:
-        """Forget the worker's count if it is impossible."""
+        """Drop the worker's count if it is impossible."""
         usage = progress.usage
         if usage is None:
             return

@@ -71,6 +71,6 @@ class Dispatch:
         self.rooms.give_turns()
 
     def fleet_changed(self) -> None:
-        """Look anew where waiting requests may go: a worker joined, left or changed."""
+        """Give turns to waiting requests where a worker has room now: a worker joined, left or changed."""
         self.queue.fleet_changed()
         self.rooms.give_turns()

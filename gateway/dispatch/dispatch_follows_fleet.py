@@ -12,7 +12,7 @@ class DispatchFollowsFleet:
         self._dispatch = dispatch
 
     def capacity_freed(self) -> None:
-        """Look anew where waiting requests may go."""
+        """Give turns to waiting requests, if a worker has room for one."""
         if self._dispatch.acquisition.first_worker.waiting:
             self._dispatch.acquisition.first_worker.fleet_changed()
         self._dispatch.fleet_changed()

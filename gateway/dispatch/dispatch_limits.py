@@ -19,7 +19,7 @@ class DispatchLimits:
     batch: ServiceClass = BATCH
     """The class that late requests of other classes are demoted to."""
     background: bool = True
-    """Whether batch work has queues of its own behind all others; a policy that knows classes needs none."""
+    """Whether batch work has queues of its own behind all others; a policy that orders by class needs none."""
     preempts: bool = False
     """Whether waiting requests may take the placements of batch requests that have no first byte yet."""
     hold: float | None = None

@@ -15,7 +15,7 @@ from workers.adapter import WorkerAnswer, WorkerCall, WorkerFailed
 
 
 class HedgedOpenings:
-    """Opens requests on two workers at once, where the rules of hedging say so.
+    """Opens requests on two workers at once, where the rules of hedging allow it.
 
     `clock`: seconds on the monotonic clock.
     """

@@ -90,7 +90,7 @@ async def first_of(
     """Return the stream that has the first bytes, and leave the other as it is.
 
     `open_second` is called if the first stream has no bytes in time. `on_failure` is called for a stream that
-    brought nothing while the other goes on; with None if the second one has refused, which is no answer as long as
+    brought nothing while the other continues; with None if the second one has refused, which is no answer while
     the first may have one. Raises the last stream's WorkerFailed; the first stream's at once, if that one
     timed out.
     """

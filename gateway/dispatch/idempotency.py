@@ -1,7 +1,7 @@
 """Idempotency keys: requests that their client may repeat, as SDKs send `Idempotency-Key` with their retries.
 
 A repeat is refused while another attempt is being answered, if its content is another one, and beyond a number of
-attempts. No answer is kept: each attempt is computed anew and charged, since one price for all attempts would make
+attempts. No answer is kept: each attempt is computed again and charged, since one price for all attempts would make
 the key a discount. This file only names a request under its key, as hashes; the quota store recognises repeats with
 the reservation: gateway/quotas/lua/reserve.lua, while Redis is away local_store.py.
 """

@@ -1,7 +1,7 @@
 """The last ranking of a request that waits for a worker of its choice: most looks need no new one.
 
     a look --no worker will do by the last ranking--> the request waits on, without a new ranking
-        '--one will do, or the ranking is old, or workers or windows have changed--> it is ranked anew
+        '--one will do, or the ranking is old, or workers or windows have changed--> it is ranked again
 
 While a fleet is full, most looks at a waiting request are in vain, and a new ranking each time costs several times
 what the request does. So the costs of the last ranking are corrected by what is ahead of each worker by now, as the

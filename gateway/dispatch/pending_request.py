@@ -23,11 +23,11 @@ class Attempt(msgspec.Struct, eq=False):
 
     placement: Placement
     predicted: bool = False
-    """Whether the index was asked what its worker holds, and told what it will hold."""
+    """Whether the index was read for what its worker holds, and its prompt recorded there as predicted."""
     expectation: Expectation | None = None
-    """What the index knew when the request was sent; None where nothing is learnt from the answer."""
+    """What the index had of the worker's cache when the request was sent; None: the answer is not compared."""
     recorded: bool = False
-    """Whether the index may take the prompt for cached on this worker."""
+    """Whether the index may count the prompt as cached on this worker."""
     stream: AbstractAsyncContextManager[WorkerAnswer] | None = None
     """The worker's stream, once its first bytes have come."""
     answer: WorkerAnswer | None = None
@@ -104,7 +104,7 @@ class PendingRequest:
         """The workers that failed at it, and why."""
         self.providers_tried: set[WorkerId] = set()
         self.provider_full_until: dict[WorkerId, float] = {}
-        """When to ask a provider again that was at one of its limits, on the fleet's clock."""
+        """When to try a provider again that was at one of its limits, on the fleet's clock."""
         self.attempt: Attempt | None = None
         """The attempt whose answer the client gets; None until the first one begins."""
         self.hedged = False
@@ -132,7 +132,7 @@ class PendingRequest:
         return self.prompt.prompt_tokens + self.output_tokens
 
     def demote(self) -> None:
-        """Go on as a batch request, with a new ticket."""
+        """Make it a batch request, which gets a new ticket."""
         self.service_class = self.limits.batch
         self.queue_name = queue_of(self.ctx.model.name, background=self.background)
         self.ticket = None

@@ -53,7 +53,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     provider_lease: Lease | None = None
     """What is reserved of the limits of an outside provider."""
     match: PrefixMatch | None = None
-    """What the index knew of the prompt when the route was ranked; None at a provider."""
+    """The index's match of the prompt when the route was ranked; None at a provider."""
     tokens_ahead: int
     """Uncached prompt tokens to compute until the first token: those already queued, and its own."""
     placed_at: float
@@ -91,7 +91,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RequestToPlace(Protocol):
-    """What a placement has to know of its request, as PendingRequest has it."""
+    """The fields of a request that a placement needs; PendingRequest has them."""
 
     ctx: RequestContext
     prompt: PromptBlocks

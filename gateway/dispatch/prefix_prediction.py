@@ -23,7 +23,7 @@ class PrefixPrediction:
         self._reports = reports
 
     def predict(self, pending: PendingRequest, attempt: Attempt) -> None:
-        """Note what the index knows of the worker's cache, and let it count on the prompt; once per attempt.
+        """Note what the index has of the worker's cache, and predict the prompt there; once per attempt.
 
         The worker need not wait for this, but the next request's ranking does: nothing is awaited before it.
         """

@@ -30,7 +30,7 @@ class WaitingRequestReport(msgspec.Struct, kw_only=True):
     """The gateway at which the request waits, as host name and process id."""
     waited_seconds: float
     target_in_seconds: float | None
-    """Seconds until the service class wants the first token; None without a target."""
+    """Seconds until the first token is due by the service class; None without a target."""
     uncached_tokens: int
     cached_tokens: int
     cost: float

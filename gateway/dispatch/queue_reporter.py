@@ -54,7 +54,7 @@ class QueueReporter:
 
 
 def merge_reports(reports: Sequence[QueueReport]) -> QueueReport:
-    """Return one report of several; the first one tells how many gateways there are."""
+    """Return one report of several; the number of gateways is that of the first."""
     queues = defaultdict[str, list[ModelQueueReport]](list)
     for report in reports:
         for queue in report.queues:

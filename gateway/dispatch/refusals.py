@@ -20,7 +20,7 @@ from gateway.relay.worker_errors import read_error
 from workers.adapter import FailureKind, WorkerFailed
 
 BUSY_SECONDS = 1.0
-"""When to come back if all workers are busy and none names a time."""
+"""The Retry-After in seconds if all workers are busy and none names a time."""
 
 
 def no_worker_left(
@@ -28,7 +28,7 @@ def no_worker_left(
 ) -> WorkerError | ContextExceeded | Overloaded:
     """Return the error for a request after all its workers failed: Overloaded if all of them were busy.
 
-    ContextExceeded if a worker says that the prompt is too long, though with the status of a failure.
+    ContextExceeded if a worker reports that the prompt is too long, though with the status of a failure.
 
     A 429 of the only worker is a 429 for the client, unless the worker is a provider: then it is about the account
     of the deployment.

@@ -1,12 +1,12 @@
 """The retries of a request: whether it is tried again after a worker's failure, and on which worker.
 
     raise_if_final  an attempt failed: the request ends in an error after a timeout, after attempts_max failures and
-                    after SERVER_ERRORS_MAX server errors; else it goes on
-    placement       another worker or a provider, ranked anew, without a wait for room
+                    after SERVER_ERRORS_MAX server errors; else it is tried again
+    placement       another worker or a provider, ranked again, without a wait for room
 
 `attempts_max` is requests.attempts_max of the settings. All requests together share a retry budget
 (policies/admission/retry_budget.py): once it is spent, the client gets the last failure. The loop that tries again
-is `answer` of gateway/pipeline.py; its `Attempts.begin` asks for the placement.
+is `answer` of gateway/pipeline.py; its `Attempts.begin` gets the placement.
 """
 
 from collections.abc import Callable
@@ -46,8 +46,8 @@ class Retries:
     def raise_if_final(self, pending: PendingRequest, cause: WorkerFailed) -> None:
         """Record that an attempt brought no answer; raise the client's error unless another worker may be tried.
 
-        Only this request is looked at; whether the retry budget of all requests allows it, and whether a worker is
-        left, is asked next, in `placement`. Raises WorkerTimeout, WorkerError, ContextExceeded or Overloaded.
+        Only this request is considered; whether the retry budget of all requests allows it, and whether a worker is
+        left, is decided next, in `placement`. Raises WorkerTimeout, WorkerError, ContextExceeded or Overloaded.
         """
         attempt = pending.attempt
         assert attempt is not None

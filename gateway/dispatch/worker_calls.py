@@ -1,6 +1,6 @@
-"""The worker's call: what a worker is asked for a request.
+"""The call that a worker gets for a request.
 
-The call has the client's fields, as far as the worker's kind knows them (workers/adapters/request_fields.py), and
+It has the client's fields that the worker's kind accepts (workers/adapters/request_fields.py), and
 those that the gateway owns. The worker's adapter (workers/adapters) makes body and headers of it.
 """
 
@@ -30,7 +30,7 @@ SAMPLED_EVERY = 16
 """Then one whole answer in this many may still be streamed, as a sample of the speed."""
 
 SAMPLE_SECONDS = 0.1
-"""A worker is asked for no more than one such stream in this time: its speed does not change that fast."""
+"""The shortest time between two such streams of a worker: its speed does not change that fast."""
 
 
 class MakeCall(Protocol):
@@ -57,7 +57,7 @@ class WorkerCalls:
     ) -> None:
         """`cache_salt` derives an isolation group's salt for the engine's prefix cache.
 
-        `aggregates_streams`: whether a worker may be asked for a stream where the client wants a whole answer.
+        `aggregates_streams`: whether a worker may send a stream where the client wants a whole answer.
         `requests_wait` returns whether requests for a model wait for room. `pass_fields`: names of fields that
         workers get beside those of their kind.
         """
@@ -76,7 +76,7 @@ class WorkerCalls:
         ctx, prompt, worker = pending.ctx, pending.prompt, placement.worker
         request, trace = ctx.request, pending.progress.trace
 
-        # The client's fields, as far as this kind of worker knows them.
+        # The client's fields that this kind of worker accepts.
         path, fields, stream = PATHS[request.surface], request.fields, request.stream
         known = worker.adapter.request_fields.get(path, NO_FIELDS)
         if not fields.keys() <= known:
@@ -123,7 +123,7 @@ class WorkerCalls:
     def _is_worth_streaming(self, pending: PendingRequest, placement: Placement) -> bool:
         """Return whether a whole answer is to be put together from a stream, for the sake of its first token.
 
-        The first token tells when the prefill is done, which makes room for requests that wait, and how fast the
+        The first token shows when the prefill is done, which makes room for requests that wait, and how fast the
         worker is. A stream costs a relay several times what a whole answer does.
         """
         worker, request = placement.worker, pending.ctx.request

@@ -1,10 +1,10 @@
 """The wait for the first worker of a model, which an autoscaler may be starting.
 
-    no worker --the model's settings say so--> waits, and counts as waiting --a worker serves it--> ranked
-                                                 |--time is over--> no_worker
-                                                 '--its client's timeout is over--> deadline_exceeded
+    no worker --the model has first_worker_seconds_max--> waits, is counted --a worker serves it--> ranked
+                                                            |--this time is over--> no_worker
+                                                            '--its client's timeout is over--> deadline_exceeded
 
-These requests stand in no waiting room, since there is nothing to rank and no turn to give.
+These requests are in no waiting room, since there is nothing to rank and no turn to give.
 """
 
 import asyncio

@@ -195,8 +195,8 @@ class OwnTurnPlacements:
     def await_worker(self, pending: PendingRequest, routes: Ranking) -> Ticket:
         """Let a request wait for its own worker, if it has one; return its ticket, which names that.
 
-        Its prompt counts there for other requests: once for each gateway, since all see the same traffic, and none
-        tells what waits in it.
+        Its prompt counts there for other requests: once for each gateway, since all get the same traffic, and none
+        reports which requests wait in it.
         """
         self.stop_awaiting(pending)
         ticket, own = pending.ticket, self.own_route(pending, routes)
@@ -212,7 +212,7 @@ class OwnTurnPlacements:
         return ticket
 
     def stop_awaiting(self, pending: PendingRequest) -> None:
-        """Let a request wait for no worker any more. Twice has no effect."""
+        """End a request's wait for its own worker. Calling it twice has no effect."""
         self._router.awaited.leave(pending.ctx.id)
 
     def _awaited_route(self, pending: PendingRequest, routes: Ranking) -> Ranking:

@@ -2,11 +2,11 @@
 
     waits for a worker  --too long, refused, no worker up------>  the cheapest provider that is up
     workers failed at it before the first byte  ------------->  the same
-    the provider says that it is full (429, Retry-After)  --->  it rests; the next provider, or a turn here
-    at a limit of the provider's  --------------------------->  the next provider, or a turn here; asked again later
+    the provider is full (429, Retry-After)  ---------------->  it rests; the next provider, or a turn here
+    at a limit of the provider's  --------------------------->  the next provider, or a turn here; tried again later
 
-A provider is never ranked beside our own workers: nothing of its cache is in the index, and no policy could tell
-its cost in milliseconds. Batch work can wait, and goes there only where no worker serves its model.
+A provider is never ranked beside our own workers: nothing of its cache is in the index, and no policy could
+estimate its cost in milliseconds. Batch work can wait, and goes there only where no worker serves its model.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,7 @@ from policies.routing.protocol import Route
 from radix_cache.match import WorkerId
 
 AT_LIMIT_SECONDS = 1.0
-"""The shortest time after which a provider that was at a limit is asked again."""
+"""The shortest time after which a provider that was at a limit is tried again."""
 
 REFUSALS = (NoWorker, Overloaded, TenantQueueFull, AdmissionTimeout, TargetMissed)
 """Errors of a request that the workers here have no room for."""
@@ -78,7 +78,7 @@ class ProviderOverflow:
         return min(moments, default=None)
 
     def back_in_seconds(self, pending: PendingRequest, without: Collection[WorkerId] = ()) -> float | None:
-        """Return the seconds until a provider that rests or is at a limit may be asked again; None if none is."""
+        """Return the seconds until a provider that rests or is at a limit may be tried again; None if none is."""
         away = (
             self._back_at(pending, worker) - self._fleet.now()
             for worker in self._able(pending, resting=True)
@@ -94,7 +94,7 @@ class ProviderOverflow:
         return max(worker.rests_until, pending.provider_full_until.get(worker.id, -inf))
 
     def _ask_again_at(self, pending: PendingRequest, retry_after_seconds: float | None) -> float:
-        """Return when to ask a provider at a limit again: seldom, as each time costs a call to Redis."""
+        """Return when to try a provider at a limit again: seldom, as each try costs a call to Redis."""
         if retry_after_seconds is None:
             return inf
         now = self._fleet.now()

@@ -1,4 +1,4 @@
-"""The ranking of a request's workers as of now, and the request as the queue policy sees it."""
+"""The ranking of a request's workers as of now, and the request as the queue policy gets it."""
 
 from collections.abc import Collection, Sequence
 
@@ -42,7 +42,7 @@ class RequestRanking:
 def queued_request(
     pending: PendingRequest, routes: Sequence[Route], shared: Sequence[SharedPrefix] = ()
 ) -> QueuedRequest:
-    """Return what the queue policy may know of the request, by its ranking.
+    """Return what the queue policy gets of the request, by its ranking.
 
     `shared`: the parts of its prompt that other requests have, too. A part that only waiting requests have counts
     as cached, since it is computed once: their tenant would seem to flood otherwise.

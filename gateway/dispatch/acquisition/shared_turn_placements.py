@@ -1,4 +1,4 @@
-"""Placements in turns that all gateways give together: Redis says when, and on which of the ranked workers."""
+"""Placements in turns that all gateways give together: Redis decides when, and on which of the ranked workers."""
 
 from collections.abc import Callable
 
@@ -119,7 +119,7 @@ class SharedTurnPlacements:
     def _shared_routes(
         self, pending: PendingRequest, routes: Ranking, known: dict[WorkerId, Route]
     ) -> list[SharedRoute]:
-        """Return the routes as Redis knows them: one for each worker that prefills, the better one of two."""
+        """Return the routes for the queue in Redis: one for each worker that prefills, the better one of two."""
         ranking = {prefill_worker_of(route): route for route in reversed(routes)}
         known.update(ranking)
         return [

@@ -15,7 +15,7 @@ from policies.routing.protocol import Ranking, Route
 
 
 class Demoted(Exception):
-    """The request goes on as a batch request."""
+    """The request has become a batch request, since no worker could meet its TTFT target."""
 
 
 def tokens_to_compute(prompt_tokens: int, route: Route) -> int:

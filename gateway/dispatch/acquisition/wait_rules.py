@@ -1,7 +1,7 @@
 """The rules that end a request's wait in the queue before the bound of its waiting room does.
 
     the timeout that its client asked for                       ClientTimeoutPassed
-    the TTFT target of its class, if late requests do not wait  TargetMissed, or it goes on as batch work
+    the TTFT target of its class, if late requests do not wait  TargetMissed, or it becomes batch work
     shedding from a standing queue, if its class sheds          AdmissionTimeout
     a provider takes what has waited so long                    it goes to the provider
 

@@ -1,11 +1,11 @@
 """Worker acquisition: how a request gets its placement, in its turn at this gateway or at all of them together.
 
     own turn     rank --- room, and no request waits ---> placement    waiting room: ranked again in its turn
-    shared turn  rank --- Redis says when and where ----> placement    ranked again when its turn has come
+    shared turn  rank --- Redis decides when and where -> placement    ranked again when its turn has come
 
-Where turns are given may change while a request waits (gateway/queueing/shared/membership.py): it then asks anew,
-and keeps its ticket's number. Its service class and its client's own timeout say when it is too late: the request
-is then let go before it costs a prefill.
+Turns may come to be given by this gateway alone, or by Redis, while a request waits
+(gateway/queueing/shared/membership.py): it then enters the other queue, and keeps its ticket's number. Its service
+class and its client's own timeout decide when it is too late: it is then refused before it costs a prefill.
 """
 
 from collections.abc import Callable
@@ -113,7 +113,7 @@ class WorkerAcquisition:
             try:
                 return await self._take_turn(pending)
             except AskAnew:
-                continue  # Turns are given elsewhere now.
+                continue  # The queue has moved, between this gateway and Redis.
             except OverflowDue:
                 placement = await self.providers.place(pending, "no worker here had room in time")
                 if placement is not None:
@@ -144,9 +144,9 @@ class WorkerAcquisition:
                     self._index.leave(pending.ctx.id)
 
     async def _wait_for_first_worker(self, pending: PendingRequest) -> bool:
-        """Return whether the model, which had no worker, has one now; where its settings say so, wait for it.
+        """Return whether the model, which had no worker, has one now; if its settings allow, wait for it first.
 
-        Raises Overloaded where a provider may be asked again later.
+        Raises Overloaded where a provider may be tried again later.
         """
         waiting_max = self._rooms.of(pending.queue_name).rules.bounds.requests_max
         if await self.first_worker.wait(pending, waiting_max):
@@ -233,7 +233,7 @@ class WorkerAcquisition:
     def _waits_whatever_the_ranking(self, pending: PendingRequest) -> bool:
         """Return whether a request waits behind others until its turn, in which it is ranked in any case.
 
-        On arrival its ranking says no more then than what is cached of its prompt.
+        Then its ranking on arrival is only used for the number of its prompt tokens that are cached.
         """
         may_preempt = self.limits.preempts and not pending.background
         return not may_preempt and pending.service_class.late == "wait" and pending.ctx.expires_at is None
