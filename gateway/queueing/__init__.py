@@ -8,9 +8,9 @@ room_occupancy      counts them, and refuses a request (`taken`: TenantQueueFull
                     room_rules. room_counters and received_work count what tenants received
 waiting_rooms       the rooms of all models, and of their batch work
 dispatch_windows    keeps the dispatch windows that policies/admission/window_sizes.py calculates
-queue_peer          this gateway as the shared queue sees it
+queue_peer          this gateway as a member of the shared queue
 
-Whether a request waits or is dispatched now is decided in gateway/dispatch/acquisition: `worker_acquisition` asks
+Whether a request waits or is dispatched now is decided in gateway/dispatch/acquisition: `worker_acquisition` calls
 own_turn_placements.py for the turns of one gateway, and shared/lua/best_route.lua for those of all gateways. Which
 tenant goes next is decided by policies/queueing (`sfq` by default); in the queue of all gateways by `first_waiting`
 of shared/lua/turns.lua, in the order that shared/lua/tenants.lua keeps.

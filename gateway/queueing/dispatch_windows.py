@@ -62,7 +62,7 @@ class DispatchWindows:
         """By model."""
 
     def count_gateways(self, queue: SharedTurns) -> None:
-        """Let workers be filled; each of the gateways of this queue sees a part of the requests."""
+        """Let workers be filled; each of the gateways of this queue gets a part of the requests."""
         self._queue = queue
 
     def reconfigure(self, tokens_max: int, batch_seconds: float) -> None:
@@ -156,7 +156,7 @@ class DispatchWindows:
     ) -> FilledWorkers | None:
         """Return which workers of the model are filled: by classes or, while one is in sight, beside tenants.
 
-        None are filled by classes unless each says how many slots it has, and none for a tenant that is alone.
+        None are filled by classes unless the slots of each are known, and none for a tenant that is alone.
         `models`: those that share the workers.
         """
         workers = self._fleet.serving(model)
@@ -186,7 +186,7 @@ class DispatchWindows:
 
     @property
     def _gateways(self) -> int:
-        """How many gateways see a part of the requests each, this one included."""
+        """How many gateways get a part of the requests each, this one included."""
         return 1 if self._queue is None else self._queue.gateways
 
     def _tokens_per_second(self, model: str) -> float:

@@ -1,4 +1,4 @@
-"""This gateway as the shared queue sees it: its models, its workers' loads, its waiting rooms."""
+"""This gateway as a member of the shared queue: its models, its workers' loads, its waiting rooms."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -14,11 +14,11 @@ from policies.others_load import NO_TOTALS
 from radix_cache.match import WorkerId
 
 MODELS_MAX = 64
-"""Models that one call looks at the queues of."""
+"""Models whose queues one call handles."""
 
 
 class QueuePeer:
-    """This gateway as the shared queue sees it; see QueueMember."""
+    """This gateway as a member of the shared queue; see QueueMember."""
 
     def __init__(self, fleet: Fleet, rooms: WaitingRooms[Placed]) -> None:
         self._fleet = fleet
@@ -65,7 +65,7 @@ class QueuePeer:
         ]
 
     def queue_moved(self) -> None:
-        """Have all waiting requests ask anew: the queue is kept elsewhere from now on."""
+        """Make all waiting requests enter the queue again: it has moved, to Redis or to this process."""
         for queue, room in self._rooms.all().items():
             if self._decides(queue):
                 room.move()
@@ -88,7 +88,7 @@ class QueuePeer:
 
 
 class ShardPeer(QueuePeer):
-    """This gateway as one shard of the shared queue sees it: with the models of the shard alone."""
+    """This gateway as a member of one shard of the shared queue: with the models of the shard alone."""
 
     def __init__(self, fleet: Fleet, rooms: WaitingRooms[Placed], *, shard: int, layout: ShardLayout) -> None:
         super().__init__(fleet, rooms)

@@ -1,4 +1,4 @@
-"""A request as it asks for its turn: what a queue policy may know of it. With a number it is a Ticket."""
+"""A request that enters the queue: what a queue policy gets of it. With a number it is a Ticket."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from policies.queueing.protocol import Ticket
 
 
 class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a queue policy may know of a request; the fields are those of Ticket."""
+    """What a queue policy gets of a request; the fields are those of Ticket."""
 
     tenant: str
     cost: float

@@ -43,7 +43,7 @@ class RoomCounters:
         self._now = self._policy.correct(self._now, ticket, cost_change)
 
     def adopt(self, tenant: str, virtual_time: float, finish: float) -> None:
-        """Take over where a tenant stands in the queue of all gateways, in case this one has to go on alone."""
+        """Take over a tenant's tag from the queue of all gateways, in case this gateway has to give turns alone."""
         latest = max(virtual_time, self._now.virtual_time)
         self._now = self._adopted = self._now.with_tags({tenant: finish}, virtual_time=latest)
 

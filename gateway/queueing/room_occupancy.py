@@ -34,7 +34,7 @@ class RoomOccupancy:
     def taken(self, ticket: Ticket, retry_after: Callable[[str | None], float]) -> Iterator[None]:
         """Count the ticket for as long as the context lasts.
 
-        `retry_after` returns the seconds after which a tenant, or with None any tenant, may come back.
+        `retry_after` returns the seconds after which a tenant, or with None any tenant, may try again.
         Raises TenantQueueFull, Overloaded.
         """
         tenant, tokens = ticket.tenant, ticket.uncached_tokens

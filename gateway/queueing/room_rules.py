@@ -27,4 +27,4 @@ class WaitEnd:
 
     until: float
     error: Callable[[float], Exception]
-    """Gets the seconds after which the client may come back."""
+    """Makes the error from the seconds after which the client may try again."""

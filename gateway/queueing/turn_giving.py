@@ -1,8 +1,8 @@
 """The giving of turns in a waiting room: while workers have room, requests go in the order of the queue policy.
 
-    give_turns  asks the queue policy which tenant goes next (`next` of policies/queueing/sfq.py by default, through
-                RoomCounters); its request has its placement before its task runs, so that no later arrival can take
-                it
+    give_turns  gives the next turn to the tenant that the queue policy names (`next` of policies/queueing/sfq.py by
+                default, through RoomCounters); its request has its placement before its task runs, so that no later
+                arrival can take it
     pass over   a request that would rather wait for a worker that has its prompt cached than go to a free worker
                 keeps its place in the order, and no other request takes that worker; others may go to the free one
     at_once     a request that arrives where none waits gets its turn without waiting

@@ -1,8 +1,8 @@
-"""The requests that stand in a waiting room, each with the turn that it waits for.
+"""The requests in a waiting room, each with the turn that it waits for.
 
-enter --> stands --taken out: its turn, or its refusal, comes--> gone
+enter --> waits --taken out: its turn, or its refusal, comes--> gone
             |
-            +--cancelled: stands until its task runs, and can use no turn--> remove
+            +--cancelled: stays until its task runs, and can use no turn--> remove
 """
 
 import asyncio

@@ -5,7 +5,7 @@
        +--> [ ticket | ticket | ticket ] -- a worker has room: the policy chooses ---+
                |            |
                |            +--> the client leaves: the ticket is removed
-               +--> its wait ends:        AdmissionTimeout, or what the service class says
+               +--> its wait ends:        AdmissionTimeout, or the error of the service class
 
 The room bounds how many requests wait and how long; turn_giving.py gives them their turns. Where several gateways
 give turns together, the order is kept in Redis, and the room counts, bounds and times the requests that wait; see
@@ -82,7 +82,7 @@ class WaitingRoom(Generic[Placed]):
         self._number = 0
 
     def reconfigure(self, rules: RoomRules) -> None:
-        """Use these rules from now on. A new policy starts with empty counters, and waiting requests ask anew."""
+        """Use these rules from now on. A new policy starts with empty counters; waiting requests enter again."""
         anew, self.rules = rules.policy is not self.rules.policy, rules
         self._occupancy.bounds = rules.bounds
         self._turns.rules = rules
@@ -176,7 +176,7 @@ class WaitingRoom(Generic[Placed]):
 
     @property
     def some_wait(self) -> bool:
-        """Whether a request has no turn yet; one that just asks all gateways for its turn does not count."""
+        """Whether a request has no turn yet; one whose first reply of Redis is still due does not count."""
         return self._occupancy.some_wait
 
     def update_estimate(self, ticket: Ticket) -> None:
@@ -221,7 +221,7 @@ class WaitingRoom(Generic[Placed]):
         return totals, tenants
 
     def move(self) -> None:
-        """Send all waiting requests away to ask anew: the queue is kept elsewhere from now on."""
+        """End all waits with AskAnew: the queue has moved, and the requests enter it again."""
         self.close(AskAnew())
 
     def adopt(self, tenant: str, virtual_time: float, finish: float) -> None:

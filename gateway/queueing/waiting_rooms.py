@@ -110,7 +110,7 @@ class WaitingRooms(Generic[Placed]):
         self.give_turns()
 
     def requests_wait(self, queue: str) -> bool:
-        """Return whether requests wait for room in this queue; those that just ask for their turn do not."""
+        """Return whether requests wait for room in this queue; see WaitingRoom.some_wait."""
         room = self._rooms.get(queue)
         return room is not None and room.some_wait
 

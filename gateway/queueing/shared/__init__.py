@@ -6,13 +6,14 @@ lua/                   decides in Redis which request has its turn: `call` (keys
                        (`reap` frees what a dead one held), `cells`
 queue_store            calls them, with the values of queue_messages; keys names every key
 shared_queue           the queue as this gateway uses it; shared_turns is its interface
-turn_requests          the requests of this gateway that ask for their turns, and claim them
+turn_requests          the requests of this gateway that wait for their turns, and claim them
 turn_stream            receives the turns that were granted
-membership             joins the other gateways, notices which have died, and tells them this one's loads;
-                       local_placements sums these up, queue_members is what a member has to offer
-queue_shards           the same in a Redis Cluster; shard_layout says which shard decides, shards_in_step exchanges
-                       loads and turns between the shards of one model's tenants
-preemption_requests    requests to other gateways to preempt batch work; provider_backoff: news of busy providers
+membership             joins the other gateways, notices which have died, and reports this one's loads to Redis;
+                       local_placements sums these up, queue_members is the interface of a member
+queue_shards           the same in a Redis Cluster; shard_layout finds the shard that decides, shards_in_step
+                       exchanges loads and turns between the shards of one model's tenants
+preemption_requests    requests to other gateways to preempt batch work; provider_backoff notifies them of busy
+                       providers
 gateway_reports        reports of all gateways, gathered by one of them
 
 Two gateways cannot take the same room: `has_room` (lua/dispatch_windows.lua) and `add_load` (lua/loads.lua) run in

@@ -1,6 +1,6 @@
-"""Reports of all gateways on one question, gathered by one gateway when it is asked; none is sent before.
+"""Reports of all gateways on one subject, gathered by one gateway when they are needed, and not before.
 
-    ask --"look N question"--> the stream of turns --> every gateway: SET its report, "answered N gateway" --> GET
+    gather -"look N question"-> the stream of turns --> every gateway: SET its report, "answered N gateway" --> GET
 
 A gateway that does not answer in time is left out; an older version takes the message for a change of gateways, and
 does not answer.
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 SECONDS_MAX = 0.5
 KEPT_MS = 5000
 LOOKS_MAX = 8
-"""Reports that one gateway writes at a time, and questions that it asks at a time."""
+"""Reports that one gateway writes at a time, and questions that it sends at a time."""
 
 
 class _Look:
@@ -32,7 +32,7 @@ class _Look:
 
 
 class GatewayReports:
-    """Gathers the reports of the other gateways, and writes this gateway's report when another one asks."""
+    """Gathers the reports of the other gateways, and writes this gateway's report when another one gathers."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class GatewayReports:
     async def gather(self, question: str = "") -> list[bytes]:
         """Return the reports of the other gateways, as of now; none where too many questions are under way.
 
-        Callers that ask the same at the same time share the answer.
+        Callers with the same question at the same time share the answer.
         """
         if self._gateways() < 2:
             return []
@@ -83,7 +83,7 @@ class GatewayReports:
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Stop asking, and drop the reports on their way."""
+        """Stop gathering, and drop the reports on their way."""
         for task in (*self._tasks, *self._asking.values()):
             task.cancel()
 
@@ -97,7 +97,7 @@ class GatewayReports:
                 look.all_written.set()
 
     def _report_wanted(self, value: str) -> None:
-        """Handle the message of the stream that a gateway asks."""
+        """Handle the message of the stream that a gateway gathers reports."""
         name, _, question = value.partition(" ")
         if name.startswith(self._gateway) or len(self._tasks) >= LOOKS_MAX:
             return
@@ -133,7 +133,7 @@ class GatewayReports:
             await self._scripts.ask("SET", key, self._own(question), "PX", KEPT_MS)
             await self._send(self._tells, f"{name} {self._gateway}")
         except RedisDown:
-            pass  # The gateway that asks finds that out, too.
+            pass  # The gateway that gathers the reports finds that out, too.
 
     async def _send(self, kind: str, value: str) -> None:
         await self._scripts.ask("XADD", self._keys.turns, "MAXLEN", "~", STREAM_MAX, "*", kind, value)

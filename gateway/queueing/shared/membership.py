@@ -6,7 +6,7 @@
 
     shared   every place and every turn is decided in Redis; the load that other gateways put on workers is known
     alone    no other gateway decides: places and turns are given by this process, no request waits for Redis; not
-             in a cell, whose gateways know the loads of other cells from Redis
+             in a cell, whose gateways get the loads of other cells from Redis
     away     the same, with this gateway's part of each worker's window, from the tags and loads last seen
 
 If Redis goes away again soon after a join, each next join waits longer; otherwise a Redis that is sometimes just
@@ -72,7 +72,7 @@ class Membership:
         Args:
             store: Calls the queue's functions.
             places: What this gateway holds.
-            on_moved: Called when turns are given elsewhere from now on.
+            on_moved: Called when the queue has moved, to Redis or to this process.
             enabled: Whether Redis can keep the queue policy.
             timeout_seconds: How long a request waits for a decision.
             clock: Returns seconds and never goes backwards.
@@ -82,13 +82,13 @@ class Membership:
         self.gateways = 1
         """How many gateways are alive."""
         self.up = False
-        """Whether Redis knows this gateway."""
+        """Whether this gateway has joined in Redis."""
         self.joining = asyncio.Event()
         """Set while this gateway has joined or tries to."""
         self.shared = False
         """Whether all gateways give turns together."""
         self.known_ids: set[str] = set()
-        """Ids of tickets that Redis may know."""
+        """Ids of tickets that Redis may have."""
         self._store = store
         self._member: QueueMember
         self._places = places
@@ -100,7 +100,7 @@ class Membership:
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
         self._join_sent = False
-        """Whether Redis may know this gateway: it has carried out a join by now, or will."""
+        """Whether this gateway may be a member in Redis: Redis has carried out a join by now, or will."""
         self._joins = 0
         self._late = 0
         self._late_since = 0.0
@@ -133,7 +133,7 @@ class Membership:
     # Loops.
 
     async def run(self) -> None:
-        """Join the other gateways, renew the lease, and look which gateways are alive, again and again."""
+        """Join the other gateways, then renew the lease and read which gateways are alive, until cancelled."""
         while True:
             self._wake.clear()
             try:
@@ -239,7 +239,7 @@ class Membership:
         task.add_done_callback(self._tasks.discard)
 
     def process(self, reply: QueueReply) -> None:
-        """Take over what every reply says: loads, the number of gateways, and when turns have to be claimed."""
+        """Take over what every reply has: loads, the number of gateways, and when turns have to be claimed."""
         if not self.up:
             return
         if reply.loads and self.shared:
@@ -287,7 +287,7 @@ class Membership:
         """Report that this gateway holds its places only, and no tickets.
 
         A Redis that answers late still gets calls. Until it is joined again, it must give no turn to a request that
-        now asks here.
+        now waits in the queue of this process.
         """
         places = list(self._places)
         name = f"{self._store.gateway}.places"
@@ -331,7 +331,7 @@ class Membership:
         if not shared:
             self._stop_sharing()
             return
-        # Sent before any request asks Redis for a turn: Redis then counts what this gateway placed by itself.
+        # Sent before any request enters the queue in Redis: Redis then counts what this gateway placed by itself.
         joined = self._store.join(
             self.queues(),
             LEASE_MS,

@@ -1,6 +1,6 @@
-"""Preemption requests between gateways: one asks the others to preempt batch requests for a waiting request.
+"""Preemption requests between gateways: one requests of the others to preempt batch work for a waiting request.
 
-    asks --"preempt N needs"--> the stream of turns --> gateways that can: SET NX N --the first--> its batch
+    send --"preempt N needs"--> the stream of turns --> gateways that can: SET NX N --the first--> its batch
                                                                                                    requests give way
 
 The first gateway that can meet the need alone does so, so that not every gateway gives up a stream for one request.
@@ -25,14 +25,14 @@ TASKS_MAX = 64
 
 
 class MakesRoom(Protocol):
-    """What can have batch requests of this gateway give up their placements."""
+    """The part of this gateway that can make batch requests give up their placements."""
 
     def can_make_room(self, needs: "Sequence[Need]") -> bool:
         """Return whether batch requests of this gateway could meet one of these needs."""
         ...
 
     def make_room(self, needs: "Sequence[Need]") -> bool:
-        """Have batch requests give up their placements, and return whether that met one of these needs."""
+        """Make batch requests give up their placements, and return whether that met one of these needs."""
         ...
 
 
@@ -47,7 +47,7 @@ class Need(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PreemptionRequests:
-    """Asks other gateways for room, and answers when they ask."""
+    """Sends preemption requests to other gateways, and handles theirs."""
 
     def __init__(self, scripts: ScriptCaller, keys: QueueKeys, gateway: str, makes_room: MakesRoom) -> None:
         """`gateway`: this gateway's name."""
@@ -59,7 +59,7 @@ class PreemptionRequests:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send(self, needs: Sequence[Need]) -> None:
-        """Ask for room that meets any one of these needs, the first being the best; nothing waits for it."""
+        """Request room that meets any one of these needs, the first being the best; nothing waits for it."""
         self._number += 1
         self._start(self._sent(f"{self._gateway}:{self._number} {msgspec.json.encode(needs).decode()}"))
 
@@ -71,7 +71,7 @@ class PreemptionRequests:
         try:
             needs = msgspec.json.decode(text, type=list[Need])
         except msgspec.DecodeError:
-            return  # A gateway of another version asks in another form.
+            return  # A gateway of another version sends another form.
         if self._makes_room.can_make_room(needs):
             self._start(self._granted(name, needs))
 

@@ -1,8 +1,8 @@
-"""Backoff of providers for all gateways: the one that a provider asks for a pause notifies the others.
+"""Backoff of providers for all gateways: a gateway that got a 429 of a provider notifies the others.
 
     request --429, Retry-After--> "rest GATEWAY MS PROVIDER" --> the stream of turns --> every gateway avoids it
 
-The message holds a duration, since clocks differ. While Redis is away each gateway finds out by itself.
+The message holds a duration, since clocks differ. While Redis is away each gateway backs off by itself.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ MS_DIGITS_MAX = 12
 
 
 class ProviderBackoff:
-    """Notifies other gateways of providers that ask for no requests, and is notified by them."""
+    """Notifies other gateways of providers that are busy, and is notified by them."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""QueueMember: what the shared queue needs to know of a gateway that takes part in it."""
+"""QueueMember: the interface of a gateway that takes part in the shared queue."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ Debts = Sequence[tuple[str, str, float]]
 
 
 class QueueMember(Protocol):
-    """A gateway as the shared queue sees it."""
+    """A gateway that takes part in the shared queue."""
 
     def queues(self, beside: str | None = None) -> Sequence[str]:
         """Return all queues, or those that share workers with the queue `beside`."""
@@ -38,5 +38,5 @@ class QueueMember(Protocol):
         ...
 
     def queue_moved(self) -> None:
-        """Have all waiting requests ask anew: the queue is kept elsewhere from now on."""
+        """Make all waiting requests enter the queue again: it has moved, to Redis or to this process."""
         ...

@@ -24,7 +24,7 @@ class SharedRoute(msgspec.Struct, frozen=True, gc=False):
     fixed_ms: float
     ms_per_token: float = 0.0
     queued_tokens: int = 0
-    """What this gateway knows to be queued there. Where several shards use the worker, it counts as its queue."""
+    """Tokens queued there as far as this gateway knows. Where several shards use the worker, they are its queue."""
     slots: int = 0
     """Requests that the worker runs at a time; 0: not known."""
     computed_tokens: int = 0
@@ -32,7 +32,7 @@ class SharedRoute(msgspec.Struct, frozen=True, gc=False):
 
 
 class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A request that asks for its turn."""
+    """A request that waits for its turn in the queue of all gateways."""
 
     id: str
     """The gateway's name, a colon, a number."""
@@ -62,7 +62,7 @@ class QueueReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer to a call. Fields that the function does not return have their defaults."""
 
     outcome: int
-    """As the function says."""
+    """The outcome; its meaning is that of the method of QueueStore that made the call."""
     due_seconds: float | None
     """Seconds until it has to be checked whether a turn was claimed; None: never."""
     gateways: int

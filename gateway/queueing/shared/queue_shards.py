@@ -3,8 +3,8 @@
 Models that share workers are in one shard, since room on a worker is decided in one place. Tenants take turns
 within the queue of a model, so that no shard needs to know of another one. The shard of a group follows from its
 name. Where one model is too much for one shard, its tenants are divided among several, which shards_in_step.py
-keeps in step. When models come to share workers, the requests that wait in a shard that is no longer theirs ask
-anew in the other one. Those that have a placement keep it, and it counts in the shard that gave it until it ends.
+keeps in step. When models come to share workers, the requests that wait in a shard that is no longer theirs enter
+the other one. Those that have a placement keep it, and it counts in the shard that gave it until it ends.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ class QueueShards:
             shard.dismiss(error)
 
     def fleet_changed(self) -> None:
-        """Ask again for all waiting requests, in another shard where their model is in another group now."""
+        """Send all waiting requests to Redis again, to another shard where their model is in another group now."""
         for shard in self._shards:
             shard.requests.move_out(partial(self._is_elsewhere, shard))
             shard.fleet_changed()

@@ -56,7 +56,7 @@ LIBRARY = library_functions(
 )
 
 NOT_JOINED = -2
-"""The outcome of a call by a gateway that Redis does not know."""
+"""The outcome of a call by a gateway that is no member in Redis."""
 
 ROUTES_MAX = 32
 PLACES_PER_CALL_MAX = 256
@@ -67,7 +67,7 @@ NO_WINDOW = DispatchWindow(narrow=1, wide=1)
 
 
 class NotJoined(Exception):
-    """Redis does not know this gateway, or knows it no longer: the gateway has to join."""
+    """This gateway is no member in Redis, or no longer: it has to join."""
 
 
 class QueueWindows(Protocol):
@@ -111,7 +111,7 @@ class QueueStore:
     async def admit(
         self, ticket: SharedTicket, routes: Sequence[SharedRoute], before: Sequence[str] = ()
     ) -> QueueReply:
-        """Ask for a turn; outcome 1: placed at `worker`; 0: it waits; -1: it has ended.
+        """Request a turn; outcome 1: placed at `worker`; 0: it waits; -1: it has ended.
 
         `before`: the queues that go before its own.
         """
@@ -134,7 +134,7 @@ class QueueStore:
     async def spare(
         self, ticket: SharedTicket, queues: Sequence[str], routes: Sequence[SharedRoute]
     ) -> QueueReply:
-        """Ask for a place without a turn; outcome 1: placed at `worker`; 0: not placed.
+        """Request a place without a turn; outcome 1: placed at `worker`; 0: not placed.
 
         It is placed only if no request waits in these queues, batch work apart. The first queue is its own.
         """

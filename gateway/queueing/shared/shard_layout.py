@@ -1,4 +1,4 @@
-"""The layout of the queue's shards: the group of a model, and perhaps the tenant, says which shard decides.
+"""The layout of the queue's shards: which shard decides follows from the group of a model, and perhaps the tenant.
 
 group of models --hash--> one shard
 group of a model in `queueing.tenant_shards` --hash, and hash of the tenant--> one of so many shards,

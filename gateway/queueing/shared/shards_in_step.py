@@ -5,8 +5,8 @@
 To each other shards are as cells are (gateway/cells/cell_loads.py): each counts what the others have on a worker,
 and none gets far ahead of another one in which requests wait (policies/cell_turns.py). One gateway visits them all,
 those first whose turns are furthest behind: each gets the loads that those before it have just taken, and gives its
-turns then. In between a shard knows the load of the others from the gateways, which send what they know with every
-request.
+turns then. In between a shard gets the load of the others from the gateways, which send what they have counted with
+every request.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class ShardsInStep:
 
 
 class ShardVisits:
-    """Visits the shards again and again, while no other gateway does."""
+    """Visits the shards every period, while no other gateway does."""
 
     def __init__(self, shards: ShardsInStep, scripts: ScriptCaller, key: str, gateway: str) -> None:
         """`key`: of the lease. `gateway`: this gateway's name."""
@@ -102,7 +102,7 @@ class ShardVisits:
         self._gateway = gateway
 
     async def run(self) -> None:
-        """Visit the shards, or look whether another gateway does, again and again."""
+        """Visit the shards every period, or check whether another gateway does, until cancelled."""
         while True:
             try:
                 mine = await self._scripts.call(ACQUIRE_LEASE, [self._key], [self._gateway, LEASE_MS])

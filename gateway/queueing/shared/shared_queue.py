@@ -134,7 +134,7 @@ class SharedQueue:
         return self.membership
 
     def reconfigure(self, order: TenantOrder, hold: float | None, *, enabled: bool) -> None:
-        """Follow these rules from now on; waiting requests ask anew if the queue is then kept elsewhere."""
+        """Follow these rules from now on; waiting requests enter the queue again if it moves by that."""
         self.requests.order = order
         self._store.hold = hold
         self.membership.reconfigure(enabled=enabled)
@@ -213,7 +213,7 @@ class SharedQueue:
             self._report_first_token(shared_ticket)
             self.requests.estimate_one()
         elif shared_ticket.id not in self._first_tokens:
-            # A whole answer ends at once: its end says enough.
+            # A whole answer ends at once: the report of its end is enough.
             self._first_tokens[shared_ticket.id] = asyncio.get_running_loop().call_later(
                 FIRST_TOKEN_SECONDS, self._report_first_token, shared_ticket
             )
@@ -242,7 +242,7 @@ class SharedQueue:
     def leave(self, shared_ticket: SharedTicket, cost_change: float) -> bool:
         """Note that a request has ended or waits no longer; its usage differs from its cost by `cost_change`.
 
-        Returns False if only this gateway knows the ticket: the caller then corrects its cost here.
+        Returns False if Redis does not have the ticket: the caller then corrects its cost here.
         """
         self._places.drop(shared_ticket)
         if (report := self._first_tokens.pop(shared_ticket.id, None)) is not None:
@@ -261,7 +261,7 @@ class SharedQueue:
         self.requests.dismiss(error)
 
     def fleet_changed(self) -> None:
-        """Ask again for all waiting requests: a worker joined, left or changed."""
+        """Send all waiting requests to Redis again: a worker joined, left or changed."""
         self.membership.queues_changed()
         self.requests.ask_again()
 

@@ -94,7 +94,7 @@ class SharedTurns(Protocol):
         ...
 
     def fleet_changed(self) -> None:
-        """Ask again for all waiting requests: their routes have changed."""
+        """Send all waiting requests to Redis again: their routes have changed."""
         ...
 
     async def close(self) -> None:

@@ -1,12 +1,12 @@
-"""The requests of this gateway that wait for a turn of all gateways: they ask Redis, and claim their turns.
+"""The requests of this gateway that wait for a turn of all gateways: Redis grants the turns, and they claim them.
 
-    asks --room, and no request waits---------------------------------------> place
-      +--> waits --the stream says: its turn--> claims it --------------------^
+    admit --room, and no request waits--------------------------------------> place
+      +--> waits --the stream has its turn----> claims it --------------------^
              ^  for itself, or for the request of its tenant that goes first now
-             +-- asks again: it gave its turn away, or came too late; its routes changed; messages were missed
+             +-- admit again: it gave its turn away, or came too late; its routes changed; messages were missed
 
-Redis says which tenant has its turn; the gateway that is told says which of the tenant's requests takes it. The
-stream is read by turn_stream.py, which calls `turn_granted`.
+Redis decides which tenant has its turn; the gateway of the granted ticket decides which of the tenant's requests
+takes it. The stream is read by turn_stream.py, which calls `turn_granted`.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from radix_cache.match import WorkerId
 
 
 class AskAnew(Exception):
-    """The queue is kept elsewhere from now on: the request has to ask there."""
+    """The queue has moved, to Redis, to another shard or to this process: the request has to enter it again."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """A request that asks for its turn."""
+    """A request that waits for its turn."""
 
     shared: SharedTicket
     ticket: Ticket
@@ -49,7 +49,7 @@ class _Waiter:
 
 
 class TurnRequests:
-    """The requests of one gateway that ask for their turns among those of all gateways."""
+    """The requests of one gateway that wait for their turns among those of all gateways."""
 
     def __init__(
         self,
@@ -111,13 +111,13 @@ class TurnRequests:
             _fail(waiter, error)
 
     def ask_again(self) -> None:
-        """Ask again for all waiting requests: routes have changed, or messages were perhaps missed."""
+        """Send all waiting requests to Redis again: routes have changed, or messages were perhaps missed."""
         for waiter in list(self._waiting.values()):
             if not waiter.turn.done():
                 self.membership.start(self._ask(waiter))
 
     def move_out(self, elsewhere: Callable[[str, str], bool]) -> None:
-        """Have those requests ask anew on whose queue and tenant another shard decides from now on."""
+        """End the wait of requests on whose queue and tenant another shard decides from now on, with AskAnew."""
         for waiter in self._waiting.values():
             if elsewhere(waiter.shared.queue, waiter.shared.tenant):
                 _fail(waiter, AskAnew())
@@ -132,7 +132,7 @@ class TurnRequests:
         self.estimate_one()
 
     def estimate_one(self) -> None:
-        """Tell Redis of other routes of the ticket that was estimated longest ago, if that is long ago.
+        """Send Redis new routes of the ticket that was estimated longest ago, if that is long ago.
 
         What it is charged remains the cost on arrival until the request has ended.
         """
@@ -151,7 +151,7 @@ class TurnRequests:
             self.membership.start(self._ask(waiter, routes))
 
     async def _ask(self, waiter: _Waiter, routes: Sequence[SharedRoute] | None = None) -> None:
-        """Ask for the waiter's place or ticket, or report other routes for the ticket that it has.
+        """Request a place or a ticket for the waiter, or report other routes for the ticket that it has.
 
         `routes`: those as of now, if they are known.
         """
@@ -175,7 +175,7 @@ class TurnRequests:
         self.membership.process(reply)
 
     def _place(self, id: str, reply: QueueReply) -> None:
-        """Give a waiter the place that Redis says it has.
+        """Give a waiter the place that it has by Redis' reply.
 
         A waiter that has left meanwhile has reported that, too, after this was decided.
         """
@@ -207,7 +207,7 @@ class TurnRequests:
             self._place(reply.id, reply)
         self.membership.process(reply)
         # A ticket that gave its turn away waits in Redis for the worker of that turn alone. After a claim that came
-        # too late, or that was made a second time, Redis knows the state of both.
+        # too late, or that was made a second time, Redis has the state of both.
         for each in dict.fromkeys((waiter, first)) if reply.outcome != 1 else (waiter,):
             if not each.turn.done():
                 await self._ask(each)

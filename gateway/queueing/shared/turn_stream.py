@@ -34,7 +34,7 @@ class TurnReader:
         """Create a reader of `stream`.
 
         Args:
-            scripts: Knows the server that has the stream.
+            scripts: Finds the server that has the stream.
             stream: The stream's key.
             on_turn: Gets the id of a ticket that has its turn, of any gateway.
             on_gateways: Called when gateways came or went.
