@@ -3,7 +3,7 @@
 Redis reports the sums of all loads with each of its replies (gateway/queueing/shared/membership.py); between two
 reports, and where the queue is not kept in Redis, only predictions show what other gateways have sent
 (policies/others_load.py). A prompt that has brought a new block is computed when its worker is known to hold its
-last one: from the first bytes of the answer, or from the worker's KV events.
+last one, by the first bytes of the answer or by the worker's KV events.
 """
 
 from collections.abc import Callable

@@ -44,7 +44,7 @@ class FleetListener(Protocol):
         ...
 
     def reported(self, worker: Worker) -> None:
-        """Handle a probe's report; with a new instance id, forget all that the worker held."""
+        """Handle a probe's report; a new instance id means that the worker's cache is empty."""
         ...
 
     def left(self, worker: WorkerId) -> None:
@@ -52,7 +52,7 @@ class FleetListener(Protocol):
         ...
 
     def provider_rests(self, worker: WorkerId, seconds: float) -> None:
-        """Handle that a provider asks for no requests for so many seconds."""
+        """Handle that a provider gets no requests for so many seconds."""
         ...
 
 
@@ -77,7 +77,7 @@ class Fleet(WorkerLookup):
         self._listeners.append(listener)
 
     def rest(self, worker: WorkerId, seconds: float) -> None:
-        """Send a provider no requests for so long, as the provider or another gateway asks."""
+        """Send a provider no requests for so long, after a 429 that this or another gateway got."""
         resting = self._workers.get(worker)
         if resting is None or resting.provider is None:
             return
@@ -183,7 +183,7 @@ class Fleet(WorkerLookup):
             )
 
     def add(self, worker: Worker) -> None:
-        """Let a worker join; it is probed at once."""
+        """Add a worker; it is probed at once."""
         self._workers[worker.id] = worker
         self._members_changed()
         for model, ordered in self._least_loaded.items():
@@ -194,7 +194,7 @@ class Fleet(WorkerLookup):
             self._start_probing(worker)
 
     def remove(self, worker: WorkerId) -> None:
-        """Let a worker leave: close its idle connections and forget what it cached; running streams go on."""
+        """Remove a worker: close its idle connections and forget what it cached; running streams continue."""
         leaving = self._workers.pop(worker)
         self._members_changed()
         for ordered in self._least_loaded.values():
@@ -262,7 +262,7 @@ class Fleet(WorkerLookup):
             listener.reported(worker)
 
     def _slept_or_woke(self, worker: Worker) -> None:
-        """Treat the cache as lost: a sleeping engine gives its memory away, and begins anew when it wakes."""
+        """Treat the cache as lost: a sleeping engine frees its memory, and its cache is empty when it wakes."""
         log.info("worker %s %s", worker.id, "sleeps" if worker.report.asleep else "is awake again")
         worker.began_at = self._clock()
         for listener in self._listeners:
@@ -317,7 +317,7 @@ class Fleet(WorkerLookup):
             listener.capacity_freed()
 
     def _went_down(self, worker: Worker) -> None:
-        """Forget what may not hold when the worker comes back, and fail requests without a first byte.
+        """Forget what may have changed when the worker is up again, and fail requests without a first byte.
 
         They are failed only if others can serve them. Answers that have begun go on until gateway/fleet/stalls.py
         breaks them off.
@@ -328,7 +328,7 @@ class Fleet(WorkerLookup):
             for listener in self._listeners:
                 listener.cache_lost(worker.id)
         if not worker.health.circuit_open and self.is_dispensable(worker):
-            # Other workers can serve what it has not begun to answer. Without others it may yet come back.
+            # Other workers can serve what it has not begun to answer. Without others, requests wait for its return.
             worker.adapter.abandon()
 
 

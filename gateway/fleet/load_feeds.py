@@ -36,7 +36,7 @@ SUBSCRIBERS_MAX = 2048
 
 @dataclass(slots=True)
 class _RankLoadFeed:
-    """The load feed of one data-parallel rank, and what it said last."""
+    """The load feed of one data-parallel rank, and its last reading."""
 
     subscriber: LoadSubscriber
     rate: PrefillRate = field(default_factory=PrefillRate)

@@ -25,7 +25,7 @@ from workers.load_reports.load_subscriber import SILENT_SECONDS
 from workers.worker import Speed
 
 EXTERNAL_WINDOW_SECONDS = 1.0
-"""Length of a window of ExternalLoad: by then this gateway has the news of requests at other gateways."""
+"""Length of a window of ExternalLoad: by then other gateways' requests are announced to this one."""
 
 
 REPORT_AHEAD_SECONDS = 0.01
@@ -41,7 +41,7 @@ Loads = Mapping[WorkerId, LoadTotals]
 
 @dataclass(slots=True)
 class WorkerLoad:
-    """The work under way on one worker, as this gateway knows it.
+    """The work under way on one worker, as far as this gateway has counted it.
 
     See WorkerSnapshot for `tokens_queued`, `streams` and `kv_tokens`.
     """
@@ -86,7 +86,7 @@ class WorkerLoad:
         self._update_others(now)
 
     def forget_others(self) -> None:
-        """Forget the share of the other gateways, of which nothing is reported any more."""
+        """Drop the share of the other gateways: it is not reported any more."""
         self._others_estimate.forget()
         self._update_others(self.clock())
 
@@ -126,7 +126,7 @@ class WorkerLoad:
             changed()
 
     def update_from_probe(self, load: EngineLoad | None) -> None:
-        """Take over the load that a probe reports, unless a load feed knows better."""
+        """Take over the load that a probe reports, unless the worker has a load feed."""
         if not self.is_heard:
             self._update_external(load, self.clock(), 0.0)
 

@@ -21,7 +21,7 @@ class Provider:
     after_seconds: float | None = None
     """How long a request waits for a worker of our own first; None: for the target of its service class."""
     rest_seconds_max: float = 60.0
-    """Longest time for which the provider gets no requests when it asks for a rest."""
+    """Longest time for which the provider gets no requests after a 429 with Retry-After."""
     limits: tuple[Limit, ...] = ()
     """What all gateways together may use of the provider."""
 
@@ -30,7 +30,7 @@ class Provider:
         return self.prices.get(model.name, model.prices)
 
     def rest_seconds(self, cause: WorkerFailed) -> float:
-        """Return for how many seconds a busy provider should get no requests; 0 if it asks for no rest."""
+        """Return for how many seconds a provider gets no requests after this failure; 0 if it was not too busy."""
         asked_seconds = cause.retry_after_seconds
         if asked_seconds is None:
             return min(REST_SECONDS, self.rest_seconds_max) if cause.rate_limited else 0.0

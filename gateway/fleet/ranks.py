@@ -1,4 +1,4 @@
-"""The data-parallel ranks of workers: what each rank holds, as far as this gateway knows, and its work under way.
+"""The data-parallel ranks of workers: the blocks and the work under way of each, as far as this gateway knows.
 
     choose      a request goes to a rank; its path counts as held there from now on, so that the next request with
                 the same prefix follows it

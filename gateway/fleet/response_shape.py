@@ -7,9 +7,9 @@ Which fields these are differs with the engine, its version and its flags; a fix
 first whole answer of each API that a worker gives after its start is passed on as it came, and its shape is kept;
 answers that are put together from streams later get the same shape.
 
-Field names and blank values are kept, never what an answer says; of other values only the fingerprint of the
-engine's build, which is equal in all answers. Where names may be a client's own (tokens below
-`logprobs`, keys of `metadata`), no shape is learnt: the names would come back in the answers of other clients.
+Field names and blank values are kept, never the text of an answer; of other values only the fingerprint of the
+engine's build, which is equal in all answers. Where names may be a client's own (tokens below `logprobs`, keys of
+`metadata`), no shape is learnt: the names would appear in the answers of other clients.
 """
 
 from collections.abc import Mapping
@@ -91,7 +91,7 @@ class ResponseShapes:
             self._known[surface] = _shape(whole, LEVELS)
 
     def forget(self) -> None:
-        """Forget all shapes: the worker may come back as another version."""
+        """Forget all shapes: the worker may be another version when it is up again."""
         self._known.clear()
 
 

@@ -1,4 +1,4 @@
-"""One worker as the gateway knows it: its address, health, load and speed."""
+"""One worker of the fleet: its address, health, load and speed."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ AGE_REPORTED_SECONDS_MAX = 3600.0
 
 @dataclass(slots=True)
 class Worker:
-    """One worker as this gateway knows it. Only the fleet changes its fields."""
+    """One worker of the fleet. Only the fleet changes its fields."""
 
     id: WorkerId
     kind: str
@@ -35,9 +35,9 @@ class Worker:
     role: Role = Role.BOTH
     """The role in the settings; with `BOTH`, the worker's own report decides."""
     event_sources: tuple[EventSource, ...] | None = None
-    """Where the worker publishes its KV events, if the settings say so; None: the worker reports it."""
+    """Where the worker publishes its KV events, by the settings; None: the worker reports it."""
     load_sources: tuple[LoadSource, ...] | None = None
-    """Where the worker publishes its load, if the settings say so; None: the worker reports it."""
+    """Where the worker publishes its load, by the settings; None: the worker reports it."""
     address: str = ""
     """Host and port that requests go to, as in `10.0.0.7:8000`."""
     priority: bool = False
@@ -47,7 +47,7 @@ class Worker:
     provider: Provider | None = None
     """The terms of an outside provider; None for a worker of our own."""
     known_slots: int | None = None
-    """Requests that it runs at a time, if the settings say so; None: the worker reports it, or it is not known."""
+    """Requests that it runs at a time, by the settings; None: the worker reports it, or it is not known."""
     away_tokens: int = 0
     """Tokens that routing counts as queued in addition, because the worker is at home in another cell."""
     rests_until: float = float("-inf")
@@ -59,7 +59,7 @@ class Worker:
     response_shapes: ResponseShapes = field(default_factory=ResponseShapes)
     """The shapes of its whole answers since it started."""
     began_at: float | None = None
-    """When it joined, came back or restarted; None: it has not been up yet."""
+    """When it joined, was up again or restarted; None: it has not been up yet."""
     report: WorkerReport = field(default_factory=WorkerReport)
     reported: bool = False
     probed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -16,7 +16,7 @@ stalled (gateway/fleet/stalls.py) is down at once, unless it is draining. Fleet.
 
 A worker starts as suspect. A suspect worker still serves: one lost connection is not an outage. A worker that is
 down gets nothing but probes, and so does one with an open circuit, unless its model has no other worker (`serving`
-of worker_lookup.py). An answer of any kind, a refusal included, proves that the worker lives; an error of the
+of worker_lookup.py). An answer of any kind, a refusal included, proves that the worker runs; an error of the
 client (4xx) is therefore never a failure.
 
 Probes can be answered while requests fail: for this there is a circuit breaker (*open* shows as down, *on trial* as
@@ -25,7 +25,7 @@ three failed requests in a row open the circuit, and so do failures of about hal
 open for OPEN_SECONDS; the first probe that is answered after that puts the worker on trial: it is given one request
 at a time (`able` of worker.py), until it has begun to answer one. A probe that fails closes the circuit: probes
 alone decide then. A worker that has been on trial for TRIAL_SECONDS and has no request is up, since routing may
-never send the request that would end the trial: it prefers other workers for as long as this one is thought to be
+never send the request that would end the trial: it prefers other workers for as long as this one's learnt speed is
 slow.
 """
 

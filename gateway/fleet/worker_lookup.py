@@ -1,7 +1,7 @@
 """Finds workers: by their ids, and by the models that they serve.
 
-What a model's requests need to know is looked up once and kept, so that a request does not look at all workers. It
-is looked up anew when a worker joins, leaves, or changes its health, its models or its sleep. A LoRA adapter is a
+The workers of a model are looked up once and kept, so that a request does not go through all workers. They are
+looked up again when a worker joins, leaves, or changes its health, its models or its sleep. A LoRA adapter is a
 model here like any other; its parent is in gateway/models/catalogue.py.
 """
 
@@ -59,7 +59,7 @@ class WorkerLookup:
         """Whether the models of every worker are known.
 
         Once they were, a worker that has never reported and is down is not waited for: a client that misspells a
-        model is told so, whatever worker is down.
+        model gets an error that says so, whatever worker is down.
         """
         if all(worker.models_known for worker in self._workers.values()) and not self.expected:
             self._was_complete = True
@@ -89,7 +89,7 @@ class WorkerLookup:
         ]
 
     def least_loaded(self, model: str) -> LeastLoaded[Worker] | None:
-        """Return the model's workers in the order of their load; None where every request looks at all of them.
+        """Return the model's workers in the order of their load; None where every request ranks all of them.
 
         That is where at most RANKED_MAX workers may get a new request, or where workers are halves of pairs.
         """
@@ -120,14 +120,14 @@ class WorkerLookup:
         return self._groups
 
     def _members_changed(self) -> None:
-        """Look up anew which workers serve which models."""
+        """Look up again which workers serve which models."""
         self._groups = None
         self._routable.clear()
         self._beside.clear()
         self._context_lengths.clear()
 
     def _models_changed(self) -> None:
-        """Look up anew which workers serve which models, and keep their order anew."""
+        """Look up again which workers serve which models, and order them again."""
         self._members_changed()
         for ordered in self._least_loaded.values():
             ordered.close()
