@@ -7,11 +7,11 @@ moves only its own leases.
     no writer           a warm second becomes the writer, else the first of the ranking
     no second           the first of the ranking that is not the writer
     a better second     replaces the second, and follows until it is warm
-    a better writer     becomes second first, and swaps with the writer once it knows as much
+    a better writer     becomes second first, and swaps with the writer once its record is as complete
 
-A gateway of a lower rank waits longer before it takes a free role, because a preferred gateway may not know the
-worker. A gateway that cannot reach the worker's publisher (another zone, a network policy) leaves the roles to
-others, and takes only what no other gateway wants.
+A gateway of a lower rank waits longer before it takes a free role, because a preferred gateway may not have found
+the worker yet. A gateway that cannot reach the worker's publisher (another zone, a network policy) leaves the roles
+to others, and takes only those that stay free.
 """
 
 from dataclasses import dataclass, replace
@@ -36,21 +36,21 @@ class FollowerStatus:
     """What a gateway can do for a worker."""
 
     wanted: bool
-    """The gateway knows the worker and wants to follow it."""
+    """Whether the worker is in the gateway's fleet and publishes KV events."""
     follows: bool = False
-    """The gateway follows the worker already."""
+    """Whether the gateway follows the worker already."""
     unreachable: bool = False
-    """The gateway could not reach the worker's publisher."""
+    """Whether the gateway could not reach the worker's publisher."""
     warm: bool = False
-    """The replay of earlier events is done."""
+    """Whether the replay of earlier events is done."""
     known: FeedKnowledge = FeedKnowledge.NOTHING
-    """What the gateway's own follower knows of the worker."""
+    """How complete the record of the gateway's own follower is."""
     losses: int = 0
     """How often the gateway's own follower has lost events for good, modulo 256."""
 
 
 def _knows_enough(status: FollowerStatus, lease: FeedLease) -> bool:
-    """Return whether this gateway knows at least as much of the worker as the writer does."""
+    """Return whether this gateway's record of the worker is at least as complete as the writer's."""
     return status.warm and bool(status.known & FeedKnowledge.WHOLE or not lease.known & FeedKnowledge.WHOLE)
 
 
@@ -69,7 +69,7 @@ def claim(
     status: FollowerStatus,
     rounds: int,
 ) -> FeedLease:
-    """Return the lease that the gateway `own_id` wants; `rounds` counts the rounds since its last change."""
+    """Return the lease as the gateway `own_id` would have it; `rounds` counts the rounds since its last change."""
     writer = lease.writer if lease.writer in gateways else NO_GATEWAY
     second = lease.second if lease.second in gateways else NO_GATEWAY
     if not status.wanted or (status.unreachable and status.follows and len(gateways) > 1):

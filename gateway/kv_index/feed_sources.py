@@ -11,7 +11,7 @@ _PORT = re.compile(r"^(tcp://.*:)(\d+)$")
 
 
 def event_sources(worker: WorkerSettings) -> tuple[EventSource, ...] | None:
-    """Return an endpoint of KV events for each rank; an empty tuple if the worker is not to be followed.
+    """Return an endpoint of KV events for each rank; an empty tuple if the worker's events are not followed.
 
     None means that the worker reports its endpoints itself.
     """

@@ -1,10 +1,10 @@
-"""Brings the index in line with what a worker's followers know that it holds, by writing only the difference.
+"""Brings the index in line with the followers' record of a worker's blocks, by writing only the difference.
 
     held, not in the tree      is recorded
-    in the tree, not held      is cut, if the followers know everything that is held; so are tiers that are too fast
+    in the tree, not held      is cut, if the followers' record is complete; so are tiers that are too fast
 
 A gateway does this whenever it begins to write a worker's events: after a replay, after it has taken over a lease,
-and after Redis was away. It need not know which changes were written before, or by which gateway. The work is done
+and after Redis was away. It does not depend on what was written before, or by which gateway. The work is done
 in short steps with few calls in flight; meanwhile the followers do not change.
 """
 
@@ -43,7 +43,7 @@ class IndexReconciler:
     async def reconcile(self, followers: Iterable[CacheFollower], *, whole: bool) -> bool:
         """Reconcile; return True once the tree matches the followers, False if `valid` turned false before.
 
-        With `whole` the followers know everything that the worker holds, so the rest is cut. Raises RedisDown.
+        With `whole` the followers' record is complete, so the rest is cut. Raises RedisDown.
         """
         nearest: dict[int, int] = {}
         for follower in followers:

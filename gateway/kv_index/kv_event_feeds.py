@@ -2,8 +2,8 @@
 
 Two gateways follow each worker, by lease (own_feed_leases.py, feed_election.py): one writes to the index, the other
 keeps the same record and stands by (worker_event_feeds.py). Other gateways open no socket to the worker. They
-receive the writer's changes of the index (radix_cache/shared/replica_reader.py), and learn from the worker's lease
-what the writer knows: whether answers have to confirm paths, and how far to trust the index.
+receive the writer's changes of the index (radix_cache/shared/replica_reader.py), and read in the worker's lease how
+complete the writer's record is: whether answers have to confirm paths, and how far to trust the index.
 
 When a writer dies, it does not matter how much it wrote. The gateway that takes over compares its own record with
 the tree and writes the difference (index_reconciler.py). Scripts therefore need neither the number of the last
@@ -34,17 +34,17 @@ from workers.kv_events.source import EventSource
 log = logging.getLogger(__name__)
 
 UNREACHABLE_SECONDS = 60.0
-"""How long a gateway remembers that it could not reach a worker's publisher."""
+"""How long a gateway that could not reach a worker's publisher counts as unable to follow the worker."""
 
 
 @dataclass(slots=True)
 class KvEventFeeds:
-    """The KV event feeds of all workers: `run` for as long as the gateway lives, then `close`."""
+    """The KV event feeds of all workers: `run` for as long as the gateway serves, then `close`."""
 
     index: SharedIndex
     store: FeedLeaseStore
     resolve_namespace: Callable[[WorkerId, str, str, int], HashedNamespace | None]
-    """Returns the namespace of (worker, salt, adapter, page size); None if the gateway does not know it."""
+    """Returns the namespace of (worker, salt, adapter, page size); None if the gateway cannot resolve it."""
     page_budget: PageBudget
     """Bounds the engine pages of all workers together."""
     ranks: RankObserver
@@ -105,7 +105,7 @@ class KvEventFeeds:
         return at.feeds if at is not None else []
 
     def knowledge(self, worker: WorkerId) -> FeedKnowledge:
-        """Return what the writer of the worker's events knows of the worker."""
+        """Return how complete the record of the writer of the worker's events is."""
         at = self._followed.get(worker)
         if at is not None and at.writes and at.warm:
             return at.knowledge
@@ -140,7 +140,7 @@ class KvEventFeeds:
         }
 
     def _leases_changed(self) -> None:
-        """Start and stop following by the leases, and use what other gateways know of their workers."""
+        """Start and stop following by the leases, and use what other gateways report of their workers."""
         for worker, sources in self._sources.items():
             at = self._followed.get(worker)
             if at is None and self.leases.follows(worker):

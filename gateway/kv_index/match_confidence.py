@@ -45,13 +45,13 @@ class MatchConfidence:
         return doubt is not None and doubt.hybrid
 
     def keep_only(self, workers: Collection[WorkerId]) -> None:
-        """Forget all other workers."""
+        """Drop the confidence in all other workers."""
         for kept in (self._doubts, self._healed):
             for worker in [each for each in kept if each not in workers]:
                 del kept[worker]
 
     def update(self, worker: WorkerId, *, losses: int | None, hybrid: bool) -> None:
-        """Take over what the gateway that follows the worker knows.
+        """Take over the report of the gateway that follows the worker.
 
         Args:
             worker: The worker.

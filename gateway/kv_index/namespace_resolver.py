@@ -70,10 +70,10 @@ class NamespaceResolver:
         self._groups_by_salt = groups_by_salt
 
     def resolve(self, worker: WorkerId, salt: str, adapter: str, page_size: int) -> HashedNamespace | None:
-        """Return the namespace of a cache; None if the gateway does not know the group, the adapter or the model.
+        """Return the namespace of a cache; None if the group, the adapter or the model is unknown here.
 
         Raises UnusablePages if no blocks can be made of the pages: the block size is not a multiple of the page
-        size, the model has no tokenizer here, or the worker has several models and does not say which.
+        size, the model has no tokenizer here, or the worker has several models and the event names none.
         """
         models, group = self._models(worker), self._groups_by_salt.group(salt)
         if group is None or (adapter and adapter not in models):

@@ -34,7 +34,7 @@ LEAVE_SECONDS_MAX = 0.5
 
 
 class OwnFeedLeases:
-    """The leases of this gateway: `run` for as long as the gateway lives, then `leave`.
+    """The leases of this gateway: `run` for as long as the gateway serves, then `leave`.
 
     Args:
         store: The leases in Redis.

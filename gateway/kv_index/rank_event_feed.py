@@ -22,9 +22,9 @@ class RankEventFeed:
     rank: int = 0
     task: "asyncio.Task[None] | None" = None
     caught_up: bool = False
-    """The replay of earlier events is done."""
+    """Whether the replay of earlier events is done."""
     heard_from_start: bool = False
-    """Every event since the engine started, or since its cache was last empty, was received."""
+    """Whether every event since the engine started, or since its cache was last empty, was received."""
     batches: int = 0
     losses: int = 0
     """How often events were lost for good, or may be, since following them failed."""
@@ -33,12 +33,12 @@ class RankEventFeed:
 
     @property
     def uncertain(self) -> bool:
-        """Whether events arrive that do not tell everything that the worker holds."""
+        """Whether events arrive, but some of what the worker holds may be missing in them."""
         return self.batches > 0 and not self.trusted
 
     @property
     def trusted(self) -> bool:
-        """Whether the events tell everything that the worker holds."""
+        """Whether the events that arrived cover everything that the worker holds."""
         return self.heard_from_start and self.follower.covers_all
 
 

@@ -62,7 +62,7 @@ class FeedContext:
 
     index: SharedIndex
     resolve_namespace: Callable[[WorkerId, str, str, int], HashedNamespace | None]
-    """Returns the namespace of (worker, salt, adapter, page size); None if the gateway does not know it."""
+    """Returns the namespace of (worker, salt, adapter, page size); None if the gateway cannot resolve it."""
     wall_clock: Callable[[], float]
     """Seconds since 1970."""
     announce: Callable[[], None]
@@ -105,12 +105,12 @@ class WorkerEventFeeds:
 
     @property
     def whole(self) -> bool:
-        """Whether the events of all ranks tell everything that the worker holds."""
+        """Whether the events of all ranks cover everything that the worker holds."""
         return bool(self.feeds) and all(feed.trusted for feed in self.feeds)
 
     @property
     def knowledge(self) -> FeedKnowledge:
-        """What the events tell of the worker's cache."""
+        """How much of the worker's cache the events cover, for other gateways."""
         found = FeedKnowledge.WHOLE if self.whole else FeedKnowledge.NOTHING
         if any(
             feed.batches and not feed.heard_from_start and feed.follower.covers_all for feed in self.feeds
@@ -317,7 +317,7 @@ class WorkerEventFeeds:
             self.context.index.forget(self.worker)
 
     def _on_lost(self, feed: RankEventFeed) -> None:
-        """Note that events of a rank are lost, or may be: they do not tell everything from now on."""
+        """Note that events of a rank are lost, or may be: from now on they do not cover the whole cache."""
         feed.heard_from_start = False
         feed.losses += feed.batches > 0
 
