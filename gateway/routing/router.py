@@ -1,6 +1,6 @@
 """Ranks the workers for one request by the routing policy, from copies in the process: no I/O.
 
-The router gathers what a policy has to know; the policy, by default policies/routing/cost.py, weighs the cached
+The router gathers the input of a policy; the policy, by default policies/routing/cost.py, weighs the cached
 prefix against the load and returns the order. gateway/dispatch/acquisition takes the first worker of it that has
 room, in the request's turn.
 """
@@ -48,11 +48,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     candidates: list[Candidate]
     query: RouteQuery
     match: PrefixMatch
-    """What the index knew of the prompt."""
+    """The index's match of the prompt."""
 
 
 class RequestToRank(Protocol):
-    """What a ranking has to know of its request, as PendingRequest has it."""
+    """The fields of a request that a ranking needs; PendingRequest has them."""
 
     ctx: RequestContext
     prompt: PromptBlocks
@@ -143,7 +143,7 @@ class Router:
 
         The ranking is empty where no worker is left; the caller then raises NoWorker. Of a large fleet only the
         workers that may be best are ranked (shortlist.py). `all_workers`: rank every one, to explain the ranking of
-        a request that is not sent. `known_only`: rank none for a prompt of which the index knows nothing.
+        a request that is not sent. `known_only`: rank none for a prompt of which the index has no block.
         """
         ctx, prompt, waits = request.ctx, request.prompt, request.waits
         model, now = ctx.model.name, self._clock()
@@ -198,7 +198,7 @@ class Router:
             # Most workers of a large fleet hold nothing of a prompt, and need no second look.
             known = 0 if match is NO_MATCH else match.blocks(worker.id)
             snapshot = worker.snapshot(now)
-            # Without a known capacity no policy asks how full the KV memory is.
+            # Without a known capacity no policy uses how full the KV memory is.
             if worker.id in repeated and snapshot.kv_tokens_max:
                 kv_tokens = snapshot.kv_tokens - repeated[worker.id] * prompt.namespace.block_size
                 snapshot = msgspec.structs.replace(snapshot, kv_tokens=max(0, kv_tokens))
@@ -273,7 +273,7 @@ def _query(
     requests_waiting: int,
     fleet_totals: FleetTotals | None,
 ) -> RouteQuery:
-    """Return what the policy may know of the request; the arguments are those of RouteQuery."""
+    """Return the policy's view of the request; the arguments are those of RouteQuery."""
     prompt, asked = request.prompt, request.ctx.request
     return RouteQuery(
         prompt_tokens=prompt.prompt_tokens,

@@ -3,7 +3,7 @@
 It ranks every request that is dispatched, on the same candidates at the same moment, and only figures come of it:
 how often it would have chosen another worker, and what its choice would have cost in predicted time to first token
 (its regret; negative where it would have been faster). The prediction is the latency model's, so that policies
-which know no milliseconds are compared too.
+which estimate no milliseconds are compared too.
 
 A second policy that fails does not fail any request: its failure is counted, and the first policy decides alone.
 
