@@ -1,10 +1,10 @@
-"""Recovery of what long windows had used before Redis lost it, counted anew from the usage ledger.
+"""Recovery of what long windows had used before Redis lost it, counted again from the usage ledger.
 
     reserve --lost--> hours of the ledger --replayed--> usage --restore.lua--> reserve again
                           |                                        |
                           +-- cannot be read: decided without      +-- the first gateway does it; the larger counts
 
-The ledger knows what was settled, by hours: a window of the calendar comes back as it was, a smooth or rolling one
+The ledger has what was settled, by hours: a window of the calendar is restored as it was, a smooth or rolling one
 as if each hour's usage had come at once. Windows up to an hour begin again; so does everything where there is no
 database. Not in the ledger yet are requests under way at the loss, and those that other gateways have recorded
 within SHIP_SECONDS (gateway/ledger/shipper.py) before; this gateway ships its own first. So the account is counted
@@ -49,7 +49,7 @@ class PutBack(Protocol):
     def __call__(
         self, organisation: str, scope: str, found: Sequence[tuple[Limit, WindowUsage]], /, *, again: bool
     ) -> Awaitable[bool]:
-        """Return whether Redis knew of less; without `again`, nothing is put back a second time."""
+        """Return whether Redis had less; without `again`, nothing is put back a second time."""
         ...
 
 
@@ -152,7 +152,7 @@ class CounterRecovery:
     async def _counted_and_put_back(
         self, organisation: str, scope: Scope, put_back: PutBack, *, again: bool
     ) -> bool:
-        """Count an account in the ledger, put that back, and return whether the ledger knows of any usage."""
+        """Count an account in the ledger, put that back, and return whether the ledger has any usage."""
         limits = [limit for limit in scope.limits if is_long(limit)]
         try:
             async with self._turns:
@@ -205,7 +205,7 @@ def _counted(
 
 
 def _look_back(limit: Limit) -> float:
-    """Return the seconds to look back: enough for a window of the calendar, and for others to have begun anew."""
+    """Return the seconds to look back: enough for a window of the calendar, and for others to have ended."""
     if limit.window.reset == "calendar":
         return limit.window.seconds + 86_400.0
     return min(LOOK_BACK_WINDOWS * limit.window.seconds, LOOK_BACK_SECONDS_MAX)

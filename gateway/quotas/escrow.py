@@ -60,7 +60,7 @@ _ALWAYS_THERE = SimpleNamespace(away=False)
 
 
 class Availability(Protocol):
-    """What knows whether the store can be asked."""
+    """The part that has whether the store can be reached."""
 
     away: bool
     """Whether the store is away: nothing is reserved ahead then."""
@@ -79,9 +79,9 @@ class Escrow:
         flush: Callable[[], None] = lambda: None,
         timeout_seconds: float = 1.0,
     ) -> None:
-        """`availability` knows whether the store is away; None: it never is. `enabled`: whether to reserve ahead.
+        """`availability` has whether the store is away; None: it never is. `enabled`: whether to reserve ahead.
 
-        `flush` has the store decide at once on what it was asked. `timeout_seconds`: how long a request waits for a
+        `flush` makes the store decide at once on all calls made. `timeout_seconds`: how long a request waits for a
         lease ahead that is not decided, before the store decides on the request itself.
         """
         self.taken = 0
@@ -122,7 +122,7 @@ class Escrow:
     async def _ask_store(
         self, account: EscrowAccount | None, reservation: Reservation, urgent: bool
     ) -> Lease | Refusal:
-        """Have the store decide on the request itself, after all that has ended."""
+        """Let the store decide on the request itself, after all leases that have ended are settled."""
         self._settle_due()
         now = self._clock()
         decision = await self._store.reserve(reservation, urgent=urgent)
@@ -162,7 +162,7 @@ class Escrow:
         return self._store.settle_and_reserve(ended, ahead)
 
     def flush(self) -> None:
-        """Have the store settle at once what has ended, and do all else that it was asked."""
+        """Make the store settle at once what has ended, and decide on all other calls made."""
         self._settle_due()
         self._flush()
 
@@ -183,7 +183,7 @@ class Escrow:
         await self._store.renew(leases)
 
     async def run(self) -> None:
-        """Give back leases that no request came for, again and again."""
+        """Give back leases that no request came for, every while, until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             oldest = self._clock() - IDLE_SECONDS
@@ -206,7 +206,7 @@ class Escrow:
     def _learn(
         self, account: EscrowAccount, statuses: tuple[LimitStatus, ...], affordable: int, asked_at: float
     ) -> None:
-        """Take over what the store says of the limits, and how many leases may be ahead by that."""
+        """Take over what is left of the limits by the store's answer, and how many leases may be ahead by that."""
         account.limit_statuses, account.seen_at, account.affordable = statuses, asked_at, affordable
         while len(account.ahead) > account.affordable:
             self._give_back(account.ahead.popleft())
@@ -259,7 +259,7 @@ class Escrow:
         )
 
     def _settle_due(self) -> None:
-        """Have the store settle what has ended, and reserve ahead of requests that may come."""
+        """Make the store settle what has ended, and reserve ahead of requests that may come."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -23,7 +23,7 @@ class LeaseAhead:
     ) -> None:
         self.reservation = reservation
         self.decided = decided
-        """The decision on all leases that were asked for together."""
+        """The decision on all leases of the same call."""
         self.number = number
         """How many of those come before this one."""
         self.asked_at = asked_at
@@ -69,7 +69,7 @@ class EscrowAccount:
         self.asked_at, self.gap_seconds = float("-inf"), float("inf")
         """When the last request came, and how long after the one before."""
         self.limit_statuses: tuple[LimitStatus, ...] = ()
-        """What the store said last, at `seen_at`."""
+        """What was left of the limits by the store's last answer, at `seen_at`."""
         self.seen_at = 0.0
         self.affordable = 0
         """How many leases might be ahead then."""

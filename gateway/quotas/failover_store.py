@@ -12,10 +12,10 @@ shared store is away or something is left over from a failure, and else every fe
 also where no tenant has limits. Ends of leases that could not be sent are sent again meanwhile, also to a Redis
 that answers late.
 
-A decision whose answer never came may have been made all the same: the shared store is asked to undo it.
+A decision whose answer never came may have been made all the same: the shared store is sent its undoing.
 
-The local store goes on from where the shared one was last seen, so that an account that had nothing left there
-has nothing here. What was used on local grants is charged to the shared store as soon as that is possible, and
+The local store continues from the shared one's last answers, so that an account that had nothing left there has
+nothing here. What was used on local grants is charged to the shared store as soon as that is possible, and
 what could not be settled meanwhile is settled then; both are kept up to a bound, and repeating them changes
 nothing.
 """
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 PING_SECONDS = 0.25
 IDLE_PING_SECONDS = 5.0
-"""How often Redis is pinged that gives no reason to."""
+"""The interval of pings while Redis answers all calls."""
 UNSETTLED_MAX = 10_000
 SETTLED_AT_ONCE_MAX = 256
 SEEN_MAX = 10_000
@@ -89,9 +89,9 @@ class FailoverQuotaStore:
         self._clock = clock
         self._gateways = gateways
         self._seen: OrderedDict[tuple[str, ...], tuple[float, tuple[LimitStatus, ...]]] = OrderedDict()
-        """By account, what the shared store said last, and when."""
+        """By account, what was left by the shared store's last answer, and when it came."""
         self.availability = StoreAvailability(clock)
-        """Whether the shared store can be asked."""
+        """Whether the shared store can be reached."""
         self._parts = 1
         """Of how many parts of the limits the local store has one."""
         self._granted_locally: dict[str, Reservation] = {}
@@ -180,7 +180,7 @@ class FailoverQuotaStore:
             self.availability.count_failure(err, asked_at)
             return GrantedAhead()
         self.availability.failures = 0
-        if not granted.refused:  # A refusal because counters were lost does not say what is left.
+        if not granted.refused:  # A refusal because counters were lost does not have what is left.
             self._remember(ended[0][0].reservation, granted.limit_statuses)
         return granted
 
@@ -205,7 +205,7 @@ class FailoverQuotaStore:
         pinged_at = self._clock()
         while True:
             await asyncio.sleep(PING_SECONDS)
-            # Also once the shared store is back: requests ask this one only while it is away.
+            # Also once the shared store is back: requests come to this one only while it is away.
             self._local.sweep()
             idle = not self.availability.away and not self._unsettled and not self._unheard
             if idle and self._clock() - pinged_at < IDLE_PING_SECONDS:
@@ -250,7 +250,7 @@ class FailoverQuotaStore:
             if actual is None:
                 return self._local.release(Lease(reservation=share))
             self._local.settle(Lease(reservation=share), actual)
-            # The shared store does not know the reservation, and was perhaps asked to undo one of this name.
+            # The shared store does not have the reservation, and was perhaps sent the undoing of one of this name.
             forgotten = msgspec.structs.replace(
                 lease.reservation,
                 id=f"{lease.reservation.id}/local",

@@ -1,7 +1,7 @@
-"""The number of gateways that share the limits, so that each knows its part while Redis is away.
+"""The number of gateways that share the limits, by which each computes its part while Redis is away.
 
-Each gateway writes its name to Redis again and again, and learns how many there are. While Redis is away the last
-number holds. A smaller number holds once no larger one was heard for GONE_MS: in a Redis that has lost its data the
+Each gateway writes its name to Redis once a period, and reads how many there are. While Redis is away the last
+number holds. A smaller number holds once no larger one was read for GONE_MS: in a Redis that has lost its data the
 first gateway would find itself alone. A gateway that stops removes its name.
 """
 
@@ -30,12 +30,12 @@ return redis.call('ZCARD', KEYS[1])
 
 
 class GatewayCount:
-    """How many gateways share the limits, as Redis has said."""
+    """How many gateways share the limits, by the answers of Redis."""
 
     def __init__(self, scripts: ScriptCaller, prefix: str = "rg") -> None:
         self.count = 1
-        self._heard: deque[tuple[float, int]] = deque()
-        """When Redis has said which number, in the last GONE_MS."""
+        self._answers: deque[tuple[float, int]] = deque()
+        """The numbers that Redis has answered in the last GONE_MS, each with its time."""
         self._scripts = scripts
         self._key = f"{prefix}:{{gateways}}"
         self._name = secrets.token_hex(8)
@@ -45,13 +45,13 @@ class GatewayCount:
         answer = await self._scripts.call(_ANNOUNCE, [self._key], [self._name, GONE_MS])
         if isinstance(answer, int):
             now = asyncio.get_running_loop().time()
-            self._heard.append((now, answer))
-            while self._heard[0][0] < now - GONE_MS / 1000:
-                self._heard.popleft()
-            self.count = max(number for _, number in self._heard)
+            self._answers.append((now, answer))
+            while self._answers[0][0] < now - GONE_MS / 1000:
+                self._answers.popleft()
+            self.count = max(number for _, number in self._answers)
 
     async def run(self) -> None:
-        """Announce this gateway again and again."""
+        """Announce this gateway once a period, until cancelled."""
         while True:
             with suppress(RedisDown):
                 await self.announce()

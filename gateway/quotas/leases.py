@@ -115,7 +115,7 @@ class Leases:
                 asyncio.get_running_loop().call_soon(self._flush)
 
     async def run(self) -> None:
-        """Renew the leases that are held, again and again."""
+        """Renew the leases that are held once a period, until cancelled."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             try:

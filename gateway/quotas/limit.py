@@ -45,7 +45,7 @@ class Limit:
     alert_at: float | None = None
     """The share of the limit at which an alert is sent, once per window."""
     name: str = field(init=False, repr=False, compare=False)
-    """Tells the limits of a scope apart. A changed amount does not change it, so that usage is kept."""
+    """The limit's name within its scope. A changed amount does not change it, so that usage is kept."""
     enforced: bool = field(init=False, repr=False, compare=False)
     """Whether it refuses requests."""
 

@@ -146,7 +146,7 @@ class LocalQuotaStore:
                     running[lease.reservation.id] = until
 
     def adopt(self, reservation: Reservation, seen_at: float, statuses: Sequence[LimitStatus]) -> None:
-        """Take over what another store said of these limits at that time: no more than that is left here."""
+        """Take over the statuses that another store gave at that time: no more than that is left here."""
         now, epoch = self._clock(), self._wall()
         known = {(status.scope, status.limit.name): status for status in statuses}
         for (scope, limit), (account, _) in zip(reservation.limits(), self._limits(reservation), strict=True):

@@ -107,7 +107,7 @@ class IdempotencyKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a request asks of a quota store."""
+    """The limits and the cost that a request is to reserve in a quota store."""
 
     id: str
     """Names one try to reserve: the id of the request, and the number of the try."""
@@ -159,7 +159,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     shadow_refusals: tuple[LimitStatus, ...] = ()
     """The shadow limits that would have refused the request."""
     ended_at: float | None = None
-    """When it ended, on the monotonic clock, for a store that hears of the end late."""
+    """When it ended, on the monotonic clock, for a store that gets the end late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

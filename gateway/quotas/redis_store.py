@@ -1,7 +1,7 @@
 """QuotaStore in Redis: one function per decision, exact across gateways, whatever the number of tenants.
 
 redis_layout.py lists the keys. A Redis that was flushed has none of them. Where the key of restored usage is
-missing, the usage of long windows that the usage ledger knows is put back before anything is decided (see
+missing, the usage of long windows that the usage ledger has is put back before anything is decided (see
 counter_recovery.py).
 """
 
@@ -74,7 +74,7 @@ class RedisQuotaStore:
         events: LimitEvents | None = None,
         recovery: CounterRecovery | None = None,
     ) -> None:
-        """`recovery` puts back what Redis has lost; None where no ledger knows it."""
+        """`recovery` puts back what Redis has lost; None without a ledger."""
         self._scripts = scripts
         self._recovery = recovery
         self._timeout_seconds = timeout_seconds
@@ -142,7 +142,7 @@ class RedisQuotaStore:
     def _begin_reserve(
         self, reservation: Reservation, layout: ScopeLayout, *, restorable: bool, urgent: bool
     ) -> "asyncio.Future[ScriptAnswer]":
-        """Ask for a decision. `restorable`: the answer is LOST rather than a decision on incomplete usage."""
+        """Request a decision. `restorable`: the answer is LOST rather than a decision on incomplete usage."""
         once = reservation.idempotency_key
         arguments: list[CommandArgument] = [
             reservation.record or reservation.id,

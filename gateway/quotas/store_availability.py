@@ -1,6 +1,6 @@
-"""Whether the shared quota store can be asked: it goes away after failures, and is back after answered pings.
+"""Whether the shared quota store can be reached: it is away after failures, and back after answered pings.
 
-    there --FAILURES_MAX failures in a row, or a failed ping--> away --pings answered in time--> there
+    back --FAILURES_MAX failures in a row, or a failed ping--> away --pings answered in time--> back
 
 Requests that wait at the same time fail by the same silence, which counts as one failure. One answered ping brings
 the store back. If it is away again soon after, twice as many in a row are needed, and so on, so that a Redis whose
@@ -61,7 +61,7 @@ class StoreAvailability:
             log.warning("Redis is back: quotas are shared again")
 
     def go_away(self, err: BaseException | None) -> None:
-        """Ask the store nothing but pings from now on."""
+        """Send the store nothing but pings from now on."""
         steady = self._clock() - self._back_at > STEADY_SECONDS
         self._pings, self._pings_wanted = 0, 1 if steady else min(2 * self._pings_wanted, PINGS_MAX)
         self.away = True
