@@ -4,7 +4,7 @@
                     data: {"choices":[{"index":0,..}],"usage":{"completion_tokens":38,..}}     each has its own
     text            data: {"choices":[{"delta":{"content":"Hello wor"}}]}                      else text counts
 
-Frames are looked into late and together: a stream that ends as it should never needs most of this.
+Frames are parsed late and together: a stream that ends with its usage needs none of this.
 """
 
 import re
@@ -15,11 +15,11 @@ import msgspec
 from gateway.domain.token_usage import TokenUsage, read_usage
 
 UNREAD_BYTES_MAX = 16 * 1024
-"""Bytes of frames that are kept before they are looked into."""
+"""Bytes of frames that are kept before they are parsed."""
 TEXT_BYTES_MAX = 8192
 """Bytes of text that are kept to be tokenized; the tokens of a longer text are extrapolated from them."""
 WHOLE_BYTES_MAX = 1024**2
-"""Bytes of a whole answer that are looked into; the text of a longer one is extrapolated from them."""
+"""Bytes of a whole answer that are parsed; the text of a longer one is extrapolated from them."""
 CHOICES_MAX = 4096
 """Choices of one request whose running usage is kept."""
 
@@ -27,7 +27,7 @@ LAST_FIELDS_MAX = 8
 """Fields that may follow the usage in a frame. Without this bound a frame of many usages would be read from each of
 them to its end."""
 
-# The quantifiers are possessive, since `re` keeps memory for each position that it could come back to.
+# The quantifiers are possessive, since `re` keeps memory for each position to which it could backtrack.
 _FLAT_VALUE = rb'(?:[\w.+-]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"|\[[^\[\]{}"]*+\]|\{[^{}]*+\})'
 RUNNING_USAGE = re.compile(
     rb',"usage":(?P<usage>\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})'
@@ -46,14 +46,14 @@ _INDEX = re.compile(rb'"choices"\s*:\s*\[\s*\{[^{}\[\]]*?"index"\s*:\s*(\d{1,6})
 
 
 class AnswerTally:
-    """What came of one answer: the running usage of its choices, or their text."""
+    """The output of one answer so far: the running usage of its choices, or their text."""
 
     __slots__ = ("_finished", "_text", "_text_bytes", "_usage", "last_counted", "unread")
 
     def __init__(self, whole: bytes | None = None) -> None:
         """`whole`: the answer, if it came in one piece."""
         self.unread: bytearray | bytes = bytearray() if whole is None else whole
-        """What has not been looked into: frames without usage, see `read_text`, or a whole answer."""
+        """What has not been parsed: frames without usage, see `read_text`, or a whole answer."""
         self.last_counted = b""
         """The last frames with running usage, of an answer with one choice; they are read when they are needed."""
         self._usage: dict[int, TokenUsage] = {}
@@ -62,7 +62,7 @@ class AnswerTally:
         self._finished = 0
 
     def read_text(self) -> None:
-        """Look into the unread frames; call it once there are more than UNREAD_BYTES_MAX."""
+        """Parse the unread frames; call it once there are more than UNREAD_BYTES_MAX."""
         unread, times = self.unread, 1.0
         if len(unread) > WHOLE_BYTES_MAX:
             # A quote ends the string that is cut, unless it would be escaped.

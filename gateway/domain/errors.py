@@ -111,7 +111,7 @@ def _as_text(text: str) -> str:
 
 
 class BadRequest(GatewayError):
-    """The request is malformed, or asks for something that the gateway does not support."""
+    """The request is malformed, or needs something that the gateway does not support."""
 
     status, code, type = 400, "invalid_request", "invalid_request_error"
 
@@ -150,7 +150,7 @@ class Unauthenticated(GatewayError):
         super().__init__(message)
 
     def headers(self) -> dict[str, str]:
-        """Return the challenge of a 401 (RFC 9110, 11.6.1), and tell those clients that retry a 401 not to."""
+        """Return the challenge of a 401 (RFC 9110, 11.6.1), and a header against retries by SDKs."""
         return {"www-authenticate": "Bearer", "x-should-retry": "false"}
 
 
@@ -258,7 +258,7 @@ class NotFound(GatewayError):
 class PreviousResponseNotFound(GatewayError):
     """The response that `previous_response_id` names is not stored.
 
-    A client that knows this code sends the whole conversation again.
+    A client that handles this code sends the whole conversation again.
     """
 
     status, code, type = 400, "previous_response_not_found", "invalid_request_error"
@@ -531,7 +531,7 @@ class KeysUnavailable(GatewayError):
 class ResponsesUnavailable(GatewayError):
     """The store of responses cannot be read now.
 
-    The status is not 404, since that would say that the response does not exist.
+    The status is not 404, since that would mean that the response does not exist.
     """
 
     status, code, type = 503, "responses_unavailable", "server_error"
@@ -543,7 +543,7 @@ class ResponsesUnavailable(GatewayError):
 class FilesUnavailable(GatewayError):
     """The store of files and batches cannot be reached now, or is full.
 
-    The status is not 404, since that would say that the file or batch does not exist.
+    The status is not 404, since that would mean that the file or batch does not exist.
     """
 
     status, code, type = 503, "files_unavailable", "server_error"
@@ -643,7 +643,7 @@ class CellUnavailable(GatewayError):
 class WorkerError(GatewayError):
     """Every attempt at a worker failed, or a worker's answer is malformed.
 
-    `reported`: what the last worker that failed inside said of it, without addresses; empty if it said nothing.
+    `reported`: the error text of the last worker that failed, without addresses; empty if it sent none.
     """
 
     status, code, type = 502, "worker_error", "server_error"
@@ -680,9 +680,9 @@ class ContextExceeded(RefusedByWorker):
     Args:
         message: The worker's own words.
         param: The request field at fault, if the worker names one.
-        prompt_tokens: Tokens of the prompt, as the worker counted them; None if it does not say.
-        output_tokens: Tokens that the request asks for as its answer; None if the worker does not say.
-        context_length: Tokens that prompt and answer may have together; None if the worker does not say.
+        prompt_tokens: Tokens of the prompt, as the worker counted them; None if it does not report them.
+        output_tokens: Tokens that the request asks for as its answer; None if the worker does not report them.
+        context_length: Tokens that prompt and answer may have together; None if the worker does not report it.
     """
 
     def __init__(

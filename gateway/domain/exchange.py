@@ -1,6 +1,6 @@
-"""One HTTP exchange with a client, as the request pipeline sees it; `gateway/web` implements it.
+"""The interface of one HTTP exchange with a client for the request pipeline; `gateway/web` implements it.
 
-The pipeline knows no HTTP library: it reads credentials and a request, and writes an answer.
+The pipeline depends on no HTTP library: it reads credentials and a request, and writes an answer.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ class Exchange(Protocol):
 
     @property
     def queue_headers(self) -> QueueHeaders:
-        """What the client's headers ask of the queue. Raises BadRequest."""
+        """The client's headers that concern the queue. Raises BadRequest."""
         ...
 
     @property
@@ -88,7 +88,7 @@ class Exchange(Protocol):
         ...
 
     async def move_to_cell(self, cell: str, tenant: Tenant) -> bool:
-        """Have the cell that the tenant belongs to serve the request; False: it is to be served here.
+        """Relay the request to the cell that the tenant belongs to; return False if it is to be served here.
 
         Raises CellUnavailable, BadRequest, ConnectionResetError.
         """
@@ -105,7 +105,7 @@ class Exchange(Protocol):
         """Record the prompt's token count for answers that report it before the worker has answered.
 
         Args:
-            prompt_tokens: Tokens of the prompt as far as the gateway knows them.
+            prompt_tokens: Tokens of the prompt, counted or estimated by the gateway.
             output_tokens_max: The bound of the answer, where it differs from the client's.
         """
         ...
@@ -138,7 +138,7 @@ class Exchange(Protocol):
         ...
 
     def write_at_once(self, data: bytes) -> None:
-        """Send the next bytes of a streamed answer where `writes_at_once` says so.
+        """Send the next bytes of a streamed answer; call it only where `writes_at_once` is True.
 
         Raises WorkerError for bytes that cannot be translated to the client's API.
         """

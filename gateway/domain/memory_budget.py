@@ -17,7 +17,7 @@ RETRY_SECONDS = 1.0
 """`retry-after` of a request that is refused."""
 
 FREE_TIMES = 7
-"""How many times what is free one tenant may hold at most."""
+"""A tenant with several requests may hold at most so many times the memory that is free."""
 
 
 class MemoryBudget:

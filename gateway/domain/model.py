@@ -1,4 +1,4 @@
-"""The catalogue's entry for one model, and the interface of what turns its requests into tokens."""
+"""The catalogue's entry for one model, and the interface of its prompt encoder."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""A request's prompt as routing and quotas see it: hashed blocks and token counts, without the text."""
+"""A request's prompt as routing and quotas get it: hashed blocks and token counts, without the text."""
 
 from array import array
 

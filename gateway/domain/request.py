@@ -36,18 +36,18 @@ FORM_SURFACES = frozenset({Surface.TRANSCRIPTIONS, Surface.TRANSLATIONS})
 
 
 class QueueHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a client's headers ask of the queue."""
+    """The headers of a request that concern the queue."""
 
     service_class: str | None = None
     """The name of a service class."""
     timeout_seconds: float | None = None
     """How long the client waits for an answer."""
     comment_seconds: float | None = None
-    """How often the client wants a comment in its stream while the request waits for its turn."""
+    """The interval at which the client gets a comment in its stream while the request waits for its turn."""
 
 
 NO_QUEUE_HEADERS = QueueHeaders()
-"""For a client that asks nothing of the queue."""
+"""The value for a request without such headers."""
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):

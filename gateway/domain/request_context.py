@@ -23,7 +23,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_at: float | None = None
     """When the client stops waiting, in seconds on the monotonic clock; None where the client sets no timeout."""
     comment_seconds: float | None = None
-    """How often a client that waits wants a comment in its stream as a sign of life; None: never."""
+    """The interval of comments in the stream of a client that waits, as a keep-alive; None: no comments."""
     idempotency_key: IdempotencyKey | None = None
     """The client's idempotency key, under which the request may be repeated so many times; None without a key."""
     carrier: Carrier | None = None
