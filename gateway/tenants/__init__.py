@@ -1,6 +1,6 @@
 """Tenants and their credentials: finds the tenant of an API key or a token.
 
-`authentication` is the entry point; `tenant_register` compares a presented key with those that it knows
+`authentication` is the entry point; `tenant_register` compares a presented key with those that it has
 (`valid_entry`), and joins the limits of plan, tenant, organisation and key (`_assemble`); `auth_throttle` slows
 down clients that guess. `directory` is the Protocol that finds the tenant of a key. `yaml_directory` implements it
 for the settings file, `sql_directory` for the database; the latter follows changes, including those of other

@@ -1,7 +1,7 @@
 """TenantDirectory: the Protocol that finds the tenant of an API key.
 
 Answers come from memory, without I/O or waiting. Unknown, revoked, expired and malformed keys all raise UnknownKey
-and take the same path, so that neither text nor timing tells them apart.
+and take the same path, so that neither text nor timing distinguishes them.
 
 Every implementation passes tests/conformance/test_tenant_directory.py.
 """
@@ -22,7 +22,7 @@ class UnknownKey(Exception):
 
 
 class DirectoryUnavailable(Exception):
-    """The key is not known here, and the database that might know it does not answer."""
+    """The key is not known here, and the database, which may have it, does not answer."""
 
 
 class TenantDirectory(Protocol):

@@ -4,7 +4,7 @@ created --rotate--> its successor     the old key ends with the grace period; th
    +-----expire---> ends at a moment
    +-----revoke---> ends now, for ever
 
-Every gateway learns of a change within a quarter of a second, when sql_directory.py next reads what has changed.
+Every gateway follows a change within a quarter of a second, when sql_directory.py next reads what has changed.
 New requests with an ended key are refused then; requests accepted before run to their end and are charged.
 """
 

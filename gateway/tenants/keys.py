@@ -3,7 +3,7 @@
     rg-7Kq3xYb1-<43 characters: 256 random bits><6 characters: checksum>
        ^ public id: may stand in logs, names the key in settings
 
-The checksum (CRC-32) lets scanners and commands tell a key from noise; requests do not verify it. Of a key that was
+By the checksum (CRC-32) scanners and commands recognise a key; requests do not verify it. Of a key that was
 made here only the HMAC-SHA-256 under a server pepper is stored. It has 256 random bits, so no slow hash is needed,
 and without the pepper a stolen list of hashes cannot even be tested. Keys that were taken over from another gateway
 may be stored as the plain SHA-256 that it had (PLAIN_HASH_PREFIX).

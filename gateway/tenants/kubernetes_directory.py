@@ -1,7 +1,7 @@
 """Keeps the tenants of ConfigMaps and Secrets in force, beside those of the settings file.
 
-    changed object --read, no name taken--> in force, as if it stood in the settings file
-                   `--refused--> the version before stays in force while this gateway runs; an Event says why
+    changed object --read, no name taken--> in force, as if it were in the settings file
+                   `--refused--> the version before stays in force while this gateway runs; an Event has the reason
     deleted object --> its keys are unknown at once, its tenants once the database (if there is one) has been read
 
 Every gateway does this by itself and in the same way, so there is no leader. If names clash, the settings file

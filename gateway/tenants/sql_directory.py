@@ -3,11 +3,11 @@
     poll every 0.25 s -number unchanged--> nothing to do
           |          --number higher-----> read the rows that changed since, into the register
           +----------no answer-----------> after some seconds unavailable: known keys stay valid for a time, unknown
-                                           keys get "try again"
+                                           keys get an error to try again (KeysUnavailable)
 
 The number is read before the rows, so that later changes have a higher number and are read again. Names in the
 settings file win; rows with the same name are left out. When a name leaves the file, its row may still be in the
-database, so everything is read again; until then an unknown key gets "try again" instead of a refusal.
+database, so everything is read again; until then an unknown key gets KeysUnavailable instead of a refusal.
 
 A gateway that starts while the database is away uses the sealed copy that an earlier gateway has written
 (sealed_tenants.py). Its keys are valid for as long as they would be in a gateway that lost its database when the
@@ -109,7 +109,7 @@ class SqlDirectory:
         """The state for readiness: following, away, stale, or not loaded.
 
         Away: the database does not answer, and known keys are valid. Stale: known keys have become too old, or come
-        from the sealed copy; `usable` tells whether they are valid.
+        from the sealed copy; `usable` has whether they are valid.
         """
         if not self.loaded.is_set():
             return "not loaded"

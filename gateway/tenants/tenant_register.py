@@ -1,6 +1,6 @@
 """TenantRegister: organisations, plans, tenants and keys in memory; finds the tenant of a key.
 
-    presented --public id------> entry --digest equal?--> tenant, assembled when it is first asked for
+    presented --public id------> entry --digest equal?--> tenant, assembled when it is first needed
         +------digest----------> entry
         +------plain SHA-256---> entry
 

@@ -91,7 +91,7 @@ class Issuer(Generic[Rules]):
         return "stale" if not self.fresh else "away" if self._away else "known"
 
     async def run(self) -> None:
-        """Read the keys again and again, until this coroutine is cancelled."""
+        """Read the keys at the interval of the settings, until this coroutine is cancelled."""
         while True:
             await self.refresh()
             await asyncio.sleep(self.rules.refresh_seconds if not self._away else RETRY_SECONDS)

@@ -3,8 +3,8 @@
     presented -seen before?--> its identity, until it ends
         +-----`iss` of ours?-> signature, audience, times (token_issuer.py) -> claims -> tenant and rules
 
-Verified tokens are remembered by the digest of the whole token, never by a part of it (CVE-2026-35030), and
-forgotten when they end or their issuer's keys change. Practice: RFC 8725.
+Verified tokens are cached by the digest of the whole token, never by a part of it (CVE-2026-35030), and dropped
+when they end or their issuer's keys change. Practice: RFC 8725.
 """
 
 import time
@@ -43,7 +43,7 @@ class TokenIdentity:
 
 
 class TokenVerifier:
-    """Verifies tokens of the tenants' issuers and remembers verified ones; `wall` is Unix time in seconds."""
+    """Verifies tokens of the tenants' issuers and caches verified ones; `wall` is Unix time in seconds."""
 
     def __init__(
         self, issuers: Sequence[Issuer[TenantIssuerSettings]], wall: Callable[[], float] = time.time

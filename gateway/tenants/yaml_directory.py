@@ -45,7 +45,7 @@ class ReloadableDirectory(TenantDirectory, Protocol):
 
 
 class MayHaveTenants(ReloadableDirectory, Protocol):
-    """A file directory that knows whether it has any tenant."""
+    """A directory of the settings file that may be empty."""
 
     @property
     def has_tenants(self) -> bool:
