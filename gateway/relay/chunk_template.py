@@ -45,7 +45,7 @@ class ChunkTemplate:
 
 
 def chunk_template(payload: bytes, name: str, text: str) -> ChunkTemplate | None:
-    """Return the template of a chunk; None where its bytes do not tell which string is the piece of text.
+    """Return the template of a chunk; None where its bytes do not determine which string is the piece of text.
 
     Args:
         payload: The chunk.
@@ -95,5 +95,5 @@ def _are_repeatable(fields: Mapping[str, Any], unjoined: Collection[str], *, wit
 @lru_cache(maxsize=64)
 def _field_pattern(name: str) -> "re.Pattern[bytes]":
     # Inside a JSON string the quotes would be escaped: what is found is a field, at whatever level. The quantifiers
-    # are possessive, since `re` keeps a hundred bytes of memory for each position that it could come back to.
+    # are possessive, since `re` keeps a hundred bytes of memory for each position to which it could backtrack.
     return re.compile(rb'"%b"\s*:\s*"(?P<text>[^"\\]*+(?:\\.[^"\\]*+)*+)' % name.encode(), re.DOTALL)

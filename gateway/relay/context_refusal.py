@@ -10,7 +10,7 @@ from collections.abc import Collection
 from gateway.domain.errors import ContextExceeded
 
 CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
-"""Codes and types that say so by themselves: OpenAI's own, and llama.cpp's type."""
+"""Codes and types that always mean such a refusal: OpenAI's own, and llama.cpp's type."""
 
 PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -60,7 +60,7 @@ PATTERNS = tuple(
         r"exceeds (?:the )?model's (?:maximum )?context length",
     )
 )
-"""The texts of engines, the most telling first: tokens of the prompt, of the answer, of the context."""
+"""The texts of engines, the most specific first: tokens of the prompt, of the answer, of the context."""
 
 
 def context_refusal(

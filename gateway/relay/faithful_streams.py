@@ -1,7 +1,7 @@
 """Faithful streams: the requests for which a stream carries everything that a whole answer would.
 
-Every field of the request has to be known to leave a stream complete (STREAMABLE_FIELDS); and only workers with
-complete streams are asked (`streams_whole` of their adapter).
+Every field of the request has to be one that leaves a stream complete (STREAMABLE_FIELDS); and only workers with
+complete streams are sent such a request (`streams_whole` of their adapter).
 
 Requests with tools are left out. Engines parse tool calls of a stream with another parser than those of a whole
 text, and with other results: for a call that is cut off or is not JSON, and for the text beside a call.

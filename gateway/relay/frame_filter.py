@@ -8,8 +8,8 @@ passed on, so that a client never gets half a frame before an error; since worke
 almost nothing. A frame that is not JSON passes unchanged. A frame is decoded only if it has a usage object, which
 the byte pattern below finds: inside JSON strings quotes are escaped, so that generated text cannot look like one.
 
-Usage that an engine reports in every frame, as the gateway asks for, is taken out of the frames, unless the client
-asked for it too. So are counts of cached tokens that the client must not know, and addresses of workers. A frame
+Usage that an engine reports in every frame, as the gateway requests, is taken out of the frames, unless the client
+requested it too. So are counts of cached tokens that the client must not get, and addresses of workers. A frame
 that reports an error ends the stream: it is withheld from the client and noted in `error`, and no frame after it
 passes.
 
@@ -91,7 +91,7 @@ class FrameFilter:
 
         Args:
             wants_usage: Whether the client asked for the usage frame.
-            reports_cached_tokens: Whether the client may know how much of its prompt was cached.
+            reports_cached_tokens: Whether the client gets the count of cached tokens of its prompt.
             answers: Choices that the stream has.
             running_usage: Whether the worker was asked for usage in every frame.
             wants_running_usage: Whether the client asked for usage in every frame.
@@ -109,7 +109,7 @@ class FrameFilter:
         self.usage: TokenUsage | None = None
         """The last usage that the worker reported of the whole answer."""
         self.tally = AnswerTally()
-        """What came so far, for a stream that ends before its usage."""
+        """The output so far, for a stream that ends before its usage."""
         self.frames = 0
         """Data frames that were passed on, without `[DONE]`."""
         self.done = False
@@ -168,7 +168,7 @@ class FrameFilter:
 
     @property
     def ended(self) -> bool:
-        """Whether the worker said that the answer has ended: by `[DONE]`, or by all finish reasons."""
+        """Whether the worker has marked the end of the answer: by `[DONE]`, or by all finish reasons."""
         return self.error is None and (self.done or self.tally.finished >= self._answers)
 
     def _pass_whole_frames(self, chunk: bytes) -> bytes:
@@ -204,7 +204,7 @@ class FrameFilter:
             without_usage = chunk[:start]
             chunk = without_usage + self._read_usage(chunk[start:])
 
-        # Take out what the client must not know: cached tokens of other tenants, addresses of workers.
+        # Take out what the client must not get: cached tokens of other tenants, addresses of workers.
         if not self._reports_cached_tokens and MAY_COUNT_CACHED.search(chunk) is not None:
             chunk = _redacted(chunk, MAY_COUNT_CACHED, without_cached_tokens)
         if chunk.rfind(TRANSFER_FIELD) >= 0:
@@ -289,7 +289,7 @@ class FrameFilter:
         return frames if self._wants_running_usage else RUNNING_USAGE.sub(b"", frames)
 
     def _read_final_usage(self, frame: bytes) -> bytes:
-        """Read the usage of the whole answer; return its frame, or nothing if the client did not ask for it."""
+        """Read the usage of the whole answer; return its frame, or nothing if the client did not request it."""
         try:
             decoded = _DECODER.decode(_payload(frame))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

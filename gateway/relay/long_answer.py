@@ -2,7 +2,7 @@
 
     {"id": "a", "choices": [ten megabytes], "usage": {...}}
     {"id": "a", "choices": "a mark"       , "usage": {...}}      the outline, decoded as a short answer is
-                           [slice][slice]                        looked through to its end, 32 KiB at a time
+                           [slice][slice]                        scanned to its end, 32 KiB at a time
 
 A decoder keeps the event loop until it returns: a hundred megabytes would stall all streams for a second. In a
 slice that lies inside a value only the brackets outside of strings are counted. What is in a long value is not
@@ -37,7 +37,7 @@ _OTHERS = bytes(char for char in range(256) if char not in b"[]{}")
 
 
 class LongAnswer:
-    """A JSON answer, looked through in slices."""
+    """A JSON answer, scanned in slices."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

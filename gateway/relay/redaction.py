@@ -2,8 +2,8 @@
 
 Engines quote their own addresses and files in errors (where they could not connect, what they listen on, where
 their weights are), report in answers where they fetched KV blocks, and with `cached_tokens` how much of a prompt
-was sent before. A client may know the latter only where the engine keeps the caches of tenants apart: else the
-count is about the prompts of other tenants. What an error says about the request itself stays.
+was sent before. A client gets the latter only where the engine keeps the caches of tenants apart: else the count is
+about the prompts of other tenants. The parts of an error about the request itself stay.
 """
 
 import re
@@ -25,7 +25,7 @@ _ADDRESS = re.compile(
             r"\b(?=[A-Za-z_]*[-\d])[A-Za-z][\w-]*:\d{4,5}\b",
             r"\b[\w-]+(?:\.[\w-]+)*\.(?:local|internal|localdomain|svc|lan|intranet)\b",
             r"(?<=\bport[ =:])\s?\d{2,5}\b",
-            # Files; but not paths of the API such as /v1/chat/completions, which the client knows.
+            # Files; but not paths of the API such as /v1/chat/completions, which the client has called.
             r"(?<![\w./:~-])~?/(?!v1/)(?:[\w.@+~-]+/)+[\w.@+~-]*",
         )
     )
@@ -42,9 +42,9 @@ CACHE_COUNTS = frozenset(
         *("cache_read_input_tokens", "cache_creation_input_tokens"),
     }
 )
-"""Fields of a usage object that tell, alone or with others, how much of a prompt was in a cache."""
+"""Fields of a usage object that reveal, alone or with others, how much of a prompt was in a cache."""
 CACHE_REPORTS = ("timings", "prompt_progress")
-"""Fields of llama.cpp's answers and chunks that tell the same, beside the usage."""
+"""Fields of llama.cpp's answers and chunks that reveal the same, beside the usage."""
 MAY_COUNT_CACHED = re.compile(rb'"(?:usage|' + "|".join(CACHE_REPORTS).encode() + rb')"\s*:\s*\{')
 """Part of every frame from which `without_cached_tokens` may take something."""
 

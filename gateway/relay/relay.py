@@ -52,10 +52,10 @@ async def relay(
         progress: Gets the usage and the output of the answer.
         headers: Headers for the client.
         on_begun: Called when the client has the first bytes of a stream, unless these are all of it.
-        reports_cached_tokens: Whether the client may know how much of its prompt was cached: only where the
+        reports_cached_tokens: Whether the client gets the count of cached tokens of its prompt: only where the
             tenant has a cache of its own.
         response_shapes: The shapes of this worker's whole answers; a shape that is not known yet is learnt here.
-        running_usage: Whether the worker was asked for usage in every frame of a stream.
+        running_usage: Whether usage in every frame of a stream was requested of the worker.
 
     Raises:
         StreamInterrupted: The answer broke off, ended without a sign of its end, or reported an error, and the
@@ -102,7 +102,7 @@ async def _relay_whole(
     reports_cached_tokens: bool,
 ) -> None:
     """Send a whole answer, without what the client must not see; read its usage. Raises as `relay` does."""
-    # Speech passes as it is; an API that generates tokens answers in JSON, whatever the content type says.
+    # Speech passes as it is; an API that generates tokens answers in JSON, whatever its content type.
     kind = "application/json" if request.generates else answer.content_type or "application/json"
     try:
         if kind == "application/json":

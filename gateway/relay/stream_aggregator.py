@@ -1,8 +1,8 @@
 """Puts a whole answer together from its stream.
 
-A client that wants its answer in one piece gets it so; the worker may be asked for a stream all the same. Its first
-token then tells when the prompt is computed, which makes room in the worker's window for the next request, where a
-whole answer would take that room until its last token.
+A client that wants its answer in one piece gets it so; the worker may send a stream all the same. Its first token
+then shows when the prompt is computed, which makes room in the worker's window for the next request, where a whole
+answer would take that room until its last token.
 
     chunk   {"choices": [{"index": 0, "delta": {"content": "Hel"}}]}     pieces of texts are joined
             {"choices": [{"index": 0, "delta": {"content": "lo"}}]}      lists are continued, or merged by `index`
@@ -14,8 +14,8 @@ Not every server reports why an answer ended. A stream that ends with `[DONE]` i
 null then, as it is for a client that streams. A stream without either has broken off.
 
 Unknown fields are merged by the same rules, and empty fields that streams leave out are filled in from the shape of
-the worker's whole answers (gateway/fleet/response_shape.py). faithful_streams.py says for which requests a stream
-is asked for.
+the worker's whole answers (gateway/fleet/response_shape.py). faithful_streams.py decides for which requests a
+stream is requested.
 """
 
 from typing import Any
@@ -238,7 +238,7 @@ def _size(value: Any, depth: int) -> int:
 def _finished(whole: dict[str, Any], *, chat: bool, has_shape: bool) -> dict[str, Any]:
     """Return a choice, whose texts are joined, as it is in a whole answer.
 
-    `has_shape`: whether the shape of the worker's answers is known, which says if `refusal: null` is in them.
+    `has_shape`: whether the shape of the worker's answers is known, by which `refusal: null` is in them or not.
     """
     if not chat:
         return whole

@@ -31,7 +31,7 @@ class WorkerErrorFields(msgspec.Struct):
 
     @property
     def context_refusal(self) -> ContextExceeded | None:
-        """The error for a request that exceeds the context, if that is what the worker says."""
+        """The error for a request that exceeds the context, if the worker refused it for that."""
         return context_refusal(self.message, (self.code, self.type), self.param)
 
 
