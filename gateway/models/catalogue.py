@@ -79,7 +79,7 @@ class Catalogue:
         self._aliases = ModelAliases()
         self.configured: tuple[str, ...] = ()
         """The names of the models in the settings, whether or not they have workers."""
-        # One for every model that the settings ever named, since other gateways and workers know its blocks.
+        # One for every model that the settings ever named, since other gateways and workers use its block size.
         self._encoders: dict[str, tuple[ModelSettings, PromptEncoder]] = {}
         self.replace_contents(self.prepare(models))
 

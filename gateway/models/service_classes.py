@@ -67,7 +67,7 @@ class ServiceClasses:
     def without_own_tiers(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request without a `service_tier` that names one of the gateway's own classes.
 
-        Workers do not know such tiers.
+        Workers have no such tiers.
         """
         if "service_tier" in request.fields and _requested_tier(request) in self._classes:
             fields = {name: value for name, value in request.fields.items() if name != "service_tier"}
