@@ -8,7 +8,7 @@ ESTIMATE_MARGIN = 2
 
 
 def context_length_max(ctx: RequestContext) -> int | None:
-    """Return the most tokens of prompt and answer together; None if only the worker knows."""
+    """Return the most tokens of prompt and answer together; None if only the worker has the bound."""
     if not ctx.request.generates and "truncate_prompt_tokens" in ctx.request.fields:
         return None
     served, planned = ctx.model.context_length, ctx.tenant.context_bounds.tokens_max_of(ctx.model.name)
@@ -43,7 +43,7 @@ def output_bound_by_context(ctx: RequestContext, prompt_tokens: int, length_max:
 
 
 def output_bound_by_plan(ctx: RequestContext, prompt_tokens: int) -> int | None:
-    """Return the answer's bound by the tenant's plan if the client set none, since workers do not know plans."""
+    """Return the answer's bound by the tenant's plan if the client set none, since workers enforce no plans."""
     if ctx.request.output_tokens_max is not None or not ctx.request.generates:
         return None
     bound = ctx.tenant.context_bounds.tokens_max_of(ctx.model.name)

@@ -1,4 +1,4 @@
-"""The child process that encodes very long prompts, and the protocol that it speaks with the gateway over pipes.
+"""The child process that encodes very long prompts, and its protocol with the gateway over pipes.
 
     gateway --> header (directory, digest, special) | texts: chunks, each after its length; length 0 ends a text
     gateway <-- count of texts                      | for each text the number of its tokens, then 4 bytes each

@@ -1,6 +1,6 @@
 """A pool of child processes that encode very long prompts: at most one per encoder thread, started on demand.
 
-    loop | thread a  -- text -->  process 1        the GIL is free meanwhile, even when the tokens come back
+    loop | thread a  -- text -->  process 1        the GIL is free meanwhile, even while the tokens are received
          | thread b  -- text -->  process 2
 
 A thread alone is not enough. A tokenizer lets the event loop run while it encodes, but converting its result to
@@ -113,7 +113,7 @@ class EncodingJob:
         with self._lock:
             self._abandoned = True
             if self._process is not None and sum(map(len, self._texts)) > KILL_CHARACTERS_MIN:
-                self._process.kill()  # The waiting thread sees the pipe close.
+                self._process.kill()  # The waiting thread notices that the pipe is closed.
 
     def _attach(self) -> "_EncoderProcess":
         if self._abandoned:

@@ -4,7 +4,7 @@ An encoding takes up to 300 bytes of memory per character; 16 MB of digits took 
 long.
 
     one text      | piece | piece | piece ...           cut between words: the tokens are those of the whole text
-    aaaaaaaaaa    counted in pieces; encoded whole only if the count says that it may fit
+    aaaaaaaaaa    counted in pieces; encoded whole only if it may fit by that count
 """
 
 import re

@@ -2,7 +2,7 @@
 
     in the cache (by keyed hash, each isolation group apart) --> the cached tokens
     not in the cache --> POST /tokenize to the least busy worker --> tokens, which are cached
-    no answer in time, a refusal, media, fields that /tokenize does not know --> canonical text, as for `text`
+    no answer in time, a refusal, media, fields that /tokenize ignores --> canonical text, as for `text`
 
 This costs a round trip for each new prompt, and the engine tokenizes each prompt twice; a directory with
 tokenizer.json is better where there is one. After an engine did not answer, no engine is called for AGAIN_SECONDS.
@@ -107,7 +107,7 @@ class WorkerEncoder:
     """
 
     exact = True
-    """Its token ids are the engine's; a prompt for which it has only text says so by `count_exact`."""
+    """Its token ids are the engine's; a prompt for which it has only text has `count_exact` False."""
 
     def __init__(
         self,
