@@ -136,7 +136,7 @@ class MediaFetcher:
 class PublicResolver(AbstractResolver):
     """A DNS resolver that leaves out addresses that are not public.
 
-    A host that is an IP address already is not resolved, so this class never sees it.
+    A host that is an IP address already is not resolved, so this class never gets it.
     """
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@
     text      ... What is <media NONCE 0> this? ...                     what the template renders
     tokens    t t t t | d0 d1 d2 d3 d0 d1 d2 d3 ... | t t               the medium's digest in place of its tokens
 
-Only the worker knows the tokens of a medium. With placeholders, everything before the first medium is matched
+Only the worker computes the tokens of a medium. With placeholders, everything before the first medium is matched
 exactly, by the engine's KV events. What follows is matched only by earlier answers: equal media give equal tokens,
 different media never do. The real number of tokens depends on the medium's size and the model's processor;
 MEDIA_TOKENS is an estimate, which the worker's reported usage corrects.
@@ -68,7 +68,7 @@ class ChatMedia:
         return {**message, "content": parts}
 
     def _mark(self, part: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the text that stands for a medium until the template is rendered; a nonce keeps it unguessable."""
+        """Return the text in place of a medium until the template is rendered; a nonce keeps it unguessable."""
         if len(self.digests) >= MEDIA_MAX:
             raise BadRequest(
                 f"A request has at most {MEDIA_MAX} images, sounds and videos.", param="messages"

@@ -66,7 +66,7 @@ class MediaUrl:
 
 
 class ReferenceFound(Exception):
-    """A field refers to content by a name or an address, in place of the content; the text says which field."""
+    """A field refers to content by a name or an address, in place of the content; the text names the field."""
 
 
 def field_media(holder: Any, name: str) -> Iterator[MediaUrl]:
