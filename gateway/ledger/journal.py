@@ -6,8 +6,9 @@
 for entries that a full disk has refused. If the machine loses power, the last second is lost, as with Redis'
 `appendfsync everysec`.
 
-A process locks each of its files (segments) for as long as it lives. An unlocked file was left behind by a dead
-process; the gateway that finds it ships it. The journal has a bound; beyond it entries are dropped and counted.
+A process locks each of its files (segments) for as long as it runs. An unlocked file was left behind by a process
+that has ended; the gateway that finds it ships it. The journal has a bound, beyond which entries are dropped and
+counted.
 """
 
 import asyncio

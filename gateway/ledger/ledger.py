@@ -30,7 +30,7 @@ Loop = Callable[[], Awaitable[None]]
 class Ledger:
     """The usage ledger of one gateway: journal, shipper, maintenance and webhooks.
 
-    `upgrades` says whether tables of an older version are upgraded. The constructor raises OSError where the
+    `upgrades`: whether tables of an older version are upgraded. The constructor raises OSError where the
     journal cannot be made.
     """
 

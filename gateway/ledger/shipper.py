@@ -5,7 +5,7 @@
                   +--- no database -------+   tried again, at growing intervals
 
 No request waits for this. A portion that was stored without a confirmation (broken connection, dead process) is not
-stored again, since the database knows the position of each file.
+stored again, since the database has the position of each file.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ ANSWER_SECONDS_MAX = 30.0
 class Shipper:
     """Ships the journals of this process and of dead processes.
 
-    `hooks` returns the names of the webhooks that want an event of a type; `upgrades` says whether tables of an
-    older version are upgraded.
+    `hooks` returns the names of the webhooks for events of a type; `upgrades`: whether tables of an older version
+    are upgraded.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Shipper:
         self._adopted_at = float("-inf")
 
     async def run(self) -> None:
-        """Ship again and again, until this coroutine is cancelled."""
+        """Ship the journal once a period, until this coroutine is cancelled."""
         seconds = SHIP_SECONDS
         while True:
             await asyncio.sleep(seconds)
@@ -163,7 +163,7 @@ class Shipper:
         return True
 
     def _addressed(self, alert: AlertEntry) -> list[dict[str, Any]]:
-        """Return one outbox row for every webhook that wants the event."""
+        """Return one outbox row for every webhook that is configured for the event."""
         row = {**msgspec.structs.asdict(alert), "attempts": 0, "due_ms": alert.at_ms}
         return [{**row, "hook": name} for name in self._hooks(alert.type)]
 

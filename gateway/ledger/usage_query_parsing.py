@@ -9,7 +9,7 @@ from gateway.ledger.attribution import NAME_MAX
 from gateway.settings.types import Moment
 
 FOR_TENANTS = ("key", "model", "user", "code")
-"""The dimensions of tenants' own queries; they are not shown the workers of their requests."""
+"""The dimensions of tenants' own queries; without `worker`, which tenants are not shown."""
 
 BY_MAX = 6
 TEXT_MAX = 600

@@ -76,7 +76,7 @@ class Webhooks:
         self._away = False
 
     def wanting(self, kind: str) -> list[str]:
-        """Return the names of the webhooks that want events of this type (`usage...` or `budget...`)."""
+        """Return the names of the webhooks for events of this type (`usage...` or `budget...`)."""
         return [name for name, hook in self._hooks.items() if kind.partition(".")[0] in hook.events]
 
     async def run(self) -> None:
