@@ -2,8 +2,8 @@
 
 `children` starts child processes and restarts those that die; `multiprocess` uses it to run several gateway
 processes on one port. `embedded_valkey` runs a private Valkey server. `loop_supervisor` restarts background loops
-that crash. `drain_state` tells whether the gateway still accepts requests, `settings_in_force` which settings it
-has. `file_locks` locks files for the life of a process, `secrets` reads or makes the deployment secret, and
+that crash. `drain_state` has whether the gateway still accepts requests, `settings_in_force` its present settings.
+`file_locks` locks files until their process ends, `secrets` reads or makes the deployment secret, and
 `running_gateways` lists the gateways of this machine for commands. `watched_socket` sets TCP keepalive,
 `memory_return` the C library's allocator.
 """

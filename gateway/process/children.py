@@ -46,7 +46,7 @@ class Child:
             name: The child's name in log lines and errors.
             command: Builds the command line. Its argument is the URL of the previous run, so that a restarted child
                 can listen at the same address; None at the first start.
-            ready: Matches the line of output that says the child is ready; its one group is the URL.
+            ready: Matches the line of output that the child prints when it is ready; its one group is the URL.
             log_file: Where standard error is appended; None for the standard error of this process.
             environment: Variables that are added to those of this process.
             stop_seconds: The time between SIGTERM and SIGKILL.

@@ -1,4 +1,4 @@
-"""A private Valkey server for a gateway that was given no Redis; it dies with the gateway.
+"""A private Valkey server for a gateway without a Redis in its settings; it ends with the gateway.
 
 It is a real server that listens on a unix socket. It keeps an append-only file (fsync every second) in the state
 directory, so that what tenants have used survives a restart; it is restarted when it dies. One gateway owns a state
@@ -37,7 +37,7 @@ class ValkeyFailed(Exception):
 
 
 class EmbeddedValkey:
-    """The private Valkey server of one gateway: `start` it, `run` while the gateway lives, then `close` it."""
+    """The private Valkey server of one gateway: `start` it, `run` while the gateway serves, then `close` it."""
 
     def __init__(self, state_directory: Path) -> None:
         self._directory = state_directory / "valkey"

@@ -21,7 +21,7 @@ def lock_file(file: Path) -> IO[str]:
 
 
 def create_locked(file: Path) -> IO[str]:
-    """Create a file that no other process ever sees unlocked, and return it open.
+    """Create a file that exists for other processes only once it is locked, and return it open.
 
     The file is locked under a temporary name first, and then renamed. Raises OSError.
     """

@@ -1,4 +1,4 @@
-"""The user's running gateways on this machine; each writes a file that tells how its settings are read.
+"""The user's running gateways on this machine; each writes a file with the sources of its settings.
 
 With these files commands find a gateway's database and secrets from any directory. The files are in a directory
 that only this user can open. Each file is locked while its gateway runs, which distinguishes it from files of

@@ -46,7 +46,7 @@ def _file(settings: Settings) -> Path:
 def _make(file: Path) -> None:
     """Write a new secret.
 
-    If several processes start together, one of them wins; no reader ever sees half a secret.
+    If several processes start together, the secret of one of them is kept; no reader gets half a secret.
     """
     draft = file.with_name(f"{file.name}.{os.getpid()}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as new:

@@ -1,4 +1,4 @@
-"""Sockets that notice when the machine at the other end is gone without a word, by TCP keepalive."""
+"""Sockets with TCP keepalive, which detects that the machine at the other end is gone without closing."""
 
 import socket
 
