@@ -24,8 +24,8 @@ LOOK_SECONDS = 10.0
 class ListenerContext(ssl.SSLContext):
     """The TLS context of a listener, which begins each connection in the newest context of the files.
 
-    A context that has loaded a client's authority cannot forget it, and resumes the sessions that it began. So new
-    files get a new context, while a listener keeps the one with which it was opened.
+    A context that has loaded a certificate authority for clients cannot unload it, and resumes the sessions that it
+    began. So new files get a new context, while a listener keeps the one with which it was opened.
     """
 
     newest: ssl.SSLContext

@@ -1,4 +1,4 @@
-"""Opens the listener for an Envoy that asks for the worker of each request; gRPC is imported only then."""
+"""Opens the listener for an Envoy that requests the worker of each request; gRPC is imported only then."""
 
 import logging
 from contextlib import AsyncExitStack
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 async def open_picker(
     gateway: Gateway, stack: AsyncExitStack, *, shared_port: bool
 ) -> "PickerListener | None":
-    """Listen for Envoy; return None where the settings do not ask for it.
+    """Listen for Envoy; return None where the settings have no such listener.
 
     Raises SettingsProblem without the extra `ext-proc`, ListenAddressUnavailable.
     """

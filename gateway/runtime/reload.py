@@ -1,7 +1,7 @@
 """Reading the settings again while the gateway serves: on SIGHUP, or with `radixgate reload`.
 
     read settings, tokenizers, keys  (in a thread; a problem is logged, and nothing is changed)
-      +--> swap all of them at once  (between two steps of the event loop: no request sees half of them)
+      +--> swap all of them at once  (between two steps of the event loop: every request gets all or none of them)
 
 What can be swapped is swapped: workers join and leave as discovered workers do; keys, tenants and plans of the
 file, models, routing and queueing hold from the next request on, and requests that wait in a queue wait by the new
@@ -48,7 +48,7 @@ RELOADABLE_PARTS = (
     *("workers", "models", "organisations", "plans", "tenants"),
     *("routing", "queueing", "classes"),
 )
-"""The parts of the settings that a reload changes; `with_reloadable` says what stays even within them."""
+"""The parts of the settings that a reload changes; `with_reloadable` has the exceptions within them."""
 
 RELOADABLE_SETTINGS = (*RELOADABLE_PARTS, "telemetry.log_level")
 """The settings that a reload changes, as `radixgate reload` names them."""
@@ -71,7 +71,7 @@ class _Prepared:
 
 
 class Reloader:
-    """Swaps the settings of a running gateway; `read` reads them anew and raises SettingsProblem."""
+    """Swaps the settings of a running gateway; `read` reads them again and raises SettingsProblem."""
 
     def __init__(
         self, gateway: Gateway, certificates: tuple[ServerTls, ...], read: Callable[[], LoadedSettings]

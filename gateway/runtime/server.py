@@ -1,4 +1,4 @@
-"""Opens the listeners of a gateway, serves until it is told to stop, and stops without losing a stream."""
+"""Opens the listeners of a gateway, serves until a signal stops it, and stops without losing a stream."""
 
 import asyncio
 import errno
@@ -45,10 +45,10 @@ ADMIN_SECONDS_MAX = 1.0
 """How long requests of operators may go on after SIGTERM."""
 
 SWITCH_SECONDS = 0.0002
-"""How long a thread that works on a long prompt keeps the interpreter when the event loop asks for it.
+"""How long a thread that works on a long prompt keeps the interpreter lock while the event loop waits for it.
 
-The loop asks at every chunk of every stream, so that Python's own 5 ms would be tens of milliseconds for one of
-many streams.
+The loop waits for the lock at every chunk of every stream, so that Python's own 5 ms would be tens of milliseconds
+for one of many streams.
 """
 
 
@@ -67,7 +67,7 @@ async def run(
         loaded: What to serve, and where.
         on_ready: Called once the listeners are open.
         process: Which of several gateway processes this one is; None where there is only one.
-        read_settings: Reads the settings anew for a reload; None keeps them.
+        read_settings: Reads the settings again for a reload; None keeps them.
 
     Raises SettingsProblem, ValkeyFailed and ListenAddressUnavailable before it serves, nothing afterwards.
     """
@@ -102,7 +102,7 @@ async def run(
 async def serving(
     loaded: LoadedSettings, process: GatewayProcess | None = None
 ) -> AsyncIterator[ServingGateway]:
-    """Run a gateway with its listeners open; `process` says which of several gateway processes this one is."""
+    """Run a gateway with its listeners open; `process`: which of several gateway processes this one is."""
     settings = loaded.settings
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(
@@ -169,7 +169,7 @@ async def _open_admin_listener(
 ) -> str:
     """Listen for operators and return the URL. Raises ListenAddressUnavailable.
 
-    Of several gateway processes the first one has the port; it asks the others through their unix sockets.
+    Of several gateway processes the first one has the port; it reads the others' state through unix sockets.
     """
     if process is None or process.number == 0:
         return await _open(runner, admin, certificates.get("admin"))

@@ -24,4 +24,4 @@ class ServingGateway:
     certificates: tuple[ServerTls, ...] = ()  # of both listeners
     batch_claimer: BatchClaimer | None  # None without a database
     background_responses: BackgroundResponses | None  # None without a database
-    endpoint_picker: "PickerListener | None" = None  # None where no Envoy may ask
+    endpoint_picker: "PickerListener | None" = None  # None without a listener for Envoy
