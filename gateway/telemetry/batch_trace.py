@@ -1,4 +1,4 @@
-"""The place of a batch in traces: ids that follow from the batch's own id, so that every gateway knows them.
+"""The place of a batch in traces: ids that every gateway derives from the batch's own id.
 
 The rows of a batch are traces of their own, which link to the span of the batch: a batch lasts up to days, and one
 trace with all its rows would be larger than what trace viewers show.

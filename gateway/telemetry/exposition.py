@@ -32,7 +32,7 @@ async def expose_in_slices(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the text that `encode(registry)` would return, in slices.
 
-    Times of creation are left out, since they would stand between the slices of a family.
+    Times of creation are left out, since they would be between the slices of a family.
     """
     yielder, ends = LoopYielder(), False
     for family in registry.collect():
@@ -55,7 +55,7 @@ def _slices(family: Metric) -> Iterator[Metric]:
 
 
 def _without_head(text: bytes) -> bytes:
-    """Remove the HELP and TYPE lines, which stand above the first slice."""
+    """Remove the HELP and TYPE lines, which are above the first slice."""
     while text.startswith(b"# "):
         text = text[text.index(b"\n") + 1 :]
     return text

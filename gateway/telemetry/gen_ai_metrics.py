@@ -1,7 +1,7 @@
-"""OpenTelemetry's GenAI metrics of finished requests, as Prometheus names them; only if the settings ask for them.
+"""OpenTelemetry's GenAI metrics of finished requests, as Prometheus names them; off by default.
 
-Names and buckets follow the repository open-telemetry/semantic-conventions-genai, all "Development"; all names
-stand in this file.
+Names and buckets follow the repository open-telemetry/semantic-conventions-genai, all "Development"; all names are
+in this file.
 """
 
 from collections.abc import Callable

@@ -13,7 +13,7 @@ class HistogramCounters:
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds  # upper bounds of the buckets, ascending; the last bucket has none
-        self.counts = [0] * (len(bounds) + 1)  # of each bucket alone; Prometheus wants them summed up
+        self.counts = [0] * (len(bounds) + 1)  # of each bucket alone; Prometheus has them summed up
         self.sum = 0.0
         self.exemplars: dict[int, Exemplar] = {}  # the latest of each bucket, by the bucket's number
 

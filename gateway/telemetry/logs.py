@@ -1,10 +1,9 @@
-"""Logging: one line for each event on stderr, without prompts and with secrets blotted out.
+"""Logging: one line for each event on stderr, without prompts and with secrets masked.
 
     text   2026-11-23T06:24:00.123Z WARNING gateway.fleet.fleet: worker w1 is down
     json   {"at": "2026-11-23T06:24:00.123Z", "level": "warning", "logger": "gateway.fleet.fleet", "message": ...}
 
-Times are UTC. Prompts are never logged. Texts that look like keys or credentials are blotted out in the last
-formatter.
+Times are UTC. Prompts are never logged. Texts that look like keys or credentials are masked in the last formatter.
 """
 
 import logging
@@ -23,7 +22,7 @@ _REQUEST_ID = re.compile(r"\breq-[0-9a-f]{32}\b")
 
 
 class RedactingFormatter(logging.Formatter):
-    """The last log formatter, which blots out secrets, also in exceptions and in messages of other libraries."""
+    """The last log formatter, which masks secrets, also in exceptions and in messages of other libraries."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format the log record without its secrets."""

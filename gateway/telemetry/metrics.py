@@ -4,8 +4,8 @@ gateway/telemetry/request_families.py names and explains the metrics, and reads 
 of the present state are in gateway/wiring/gauges.py. Labels are bounded: models are those of the catalogue, codes
 those of gateway/domain/errors.py, tenants are labelled by name until there are `pairs_max` pairs of tenant and
 model, and a worker's counters are dropped when it has left the fleet (gateway/wiring/counters_follow_fleet.py).
-A pair has counters only: histograms are kept by service class and model, and by tenant only where the settings ask
-for it, since each of them is some 18 lines of every scrape.
+A pair has counters only: histograms are kept by service class and model, and by tenant only where the settings
+enable that, since each of them is some 18 lines of every scrape.
 """
 
 from collections import defaultdict
@@ -72,7 +72,7 @@ UNKNOWN_LABEL = "-"
 """The label value of unknown things: the tenant of an invalid key, the model of a malformed request."""
 
 PAIRS_MAX = 4096
-"""How many pairs of tenant and model have series of their own, unless the settings say otherwise.
+"""How many pairs of tenant and model have series of their own, by default.
 
 Each pair takes half a kilobyte, and some eight lines of every scrape; later tenants are counted together.
 """
@@ -269,7 +269,7 @@ class RequestMetrics:
     def _label(self, pair: Pair) -> Pair:
         """Return the labels of a pair that has no series yet: its own, or the model with all further tenants.
 
-        The bound holds for tenants alone: a catalogue has few models, and each goes on under its own name.
+        The bound holds for tenants alone: a catalogue has few models, and each keeps its own name.
         """
         if len(self._named) >= self._pairs_max:
             return OTHER_TENANTS, pair[1]

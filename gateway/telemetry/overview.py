@@ -113,7 +113,7 @@ class Activity:
         return minute
 
     def _begin(self, second: int) -> None:
-        """Begin to count the requests of another second, and forget those of a minute ago."""
+        """Begin to count the requests of another second, and drop those of a minute ago."""
         self._forget(second)
         self._newest, self._newest_second = RequestTotals(), second
         self._seconds.append((second, self._newest))

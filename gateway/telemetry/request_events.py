@@ -22,7 +22,7 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     worker: str
     why: str
-    """`unhealthy`, `server_error`, `busy`, `refused` or `timed_out`: what a worker says may quote the prompt."""
+    """`unhealthy`, `server_error`, `busy`, `refused` or `timed_out`; a worker's own text may quote the prompt."""
     began: float
     """Seconds after the request's arrival."""
     at: float

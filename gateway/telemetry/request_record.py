@@ -1,4 +1,4 @@
-"""RequestRecord: what is known of a request that has ended.
+"""RequestRecord: the account of a request that has ended.
 
 Observers (metrics, traces, the ledger, the console) get the record, and nothing else; `Progress.record` of
 progress.py makes it.
@@ -24,7 +24,7 @@ NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
 
 class RequestOutcome(msgspec.Struct, frozen=True, gc=False):
-    """What `Progress` knows of a request at its end, under the same names.
+    """The fields of `Progress` at a request's end, under the same names.
 
     A struct is made several times as fast from values in order as from so many names.
     """

@@ -130,7 +130,7 @@ class SpanMaker:
 
 
 class _HashedResource(Resource):
-    """A resource with a hash that is computed once, since the exporter asks for it at every span."""
+    """A resource with a hash that is computed once, since the exporter uses it at every span."""
 
     def __init__(self, like: Resource) -> None:
         super().__init__(like.attributes, like.schema_url)

@@ -1,4 +1,4 @@
-"""The attributes of spans, by OpenTelemetry's semantic conventions; every name of an attribute stands here.
+"""The attributes of spans, by OpenTelemetry's semantic conventions; every name of an attribute is in this file.
 
 HTTP: stable conventions, by which an answer with a status below 500 is no error of a server. GenAI: repository
 open-telemetry/semantic-conventions-genai, all "Development". What they do not name begins with `radixgate.`.
