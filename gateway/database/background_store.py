@@ -1,6 +1,6 @@
 """BackgroundStore: responses that run in the background, and the events of their streams.
 
-    put, running_seconds --add, again and again--> finish --> ended
+    put, running_seconds --add, many times-------> finish --> ended
             |                                      cancel, on any gateway --> ended
             +--its gateway has died: no more adds--> failed as soon as it is read
 

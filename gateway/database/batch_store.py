@@ -261,7 +261,7 @@ class BatchStore:
 
         Raises LeaseLost.
 
-        `file_ids` are `output_file` and `error_file`; `failed_more` counts rows without a result that stand in the
+        `file_ids` are `output_file` and `error_file`; `failed_more` counts rows without a result that are in the
         error file.
         """
         values: Json = {

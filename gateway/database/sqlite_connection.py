@@ -1,7 +1,7 @@
 """SqliteConnection: a connection to SQLite with an idempotent `stop`.
 
 When a task is cancelled, its connection is closed; if it is cancelled again meanwhile, the connection is stopped at
-once. The first closing would then tell an ended thread to stop, and aiosqlite 0.22 would wait for its answer for
+once. The first closing would then send a stop to an ended thread, and aiosqlite 0.22 would wait for its answer for
 ever.
 """
 

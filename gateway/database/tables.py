@@ -6,7 +6,7 @@
 
 A gateway that has read everything up to a number queries the rows with a higher one. The number's row is locked
 from the beginning of a transaction to its end, so that numbers become visible in order. Rows that a gateway may
-still know are never deleted: keys are revoked, tenants disabled. Lists are JSON, and NULL if they have their
+have in memory are never deleted: keys are revoked, tenants disabled. Lists are JSON, and NULL if they have their
 default. Times are milliseconds since 1970.
 """
 

@@ -120,7 +120,7 @@ class UsageStore:
         """Advance the journal's position. Raises JournalMoved.
 
         This is the first statement of the transaction: another gateway that ships this journal waits here, and then
-        sees that the position has moved.
+        finds that the position has moved.
         """
         values = {"position": end, "changed_ms": now_ms}
         done = await connection.execute(_MOVE_ON, {**values, "journal": journal, "moved_from": position})

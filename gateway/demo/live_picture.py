@@ -34,7 +34,7 @@ COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "
 
 
 class LivePicture:
-    """The picture of one gateway, read from its admin API again and again while `refresh` runs."""
+    """The picture of one gateway, read from its admin API at intervals while `refresh` runs."""
 
     def __init__(self, admin_url: str, workers: Sequence[str]) -> None:
         self._admin_url = admin_url

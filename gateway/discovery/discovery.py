@@ -172,13 +172,13 @@ class Discovery:
             await asyncio.sleep(REST_SECONDS)
 
     async def _follow_unknown(self) -> None:
-        """Ask workers for their kinds until all have answered, also those that join later."""
+        """Request their kinds of workers until all have answered, also those that join later."""
         while True:
             await self._ask_kinds()
             await asyncio.sleep(ASK_SECONDS)
 
     async def _compare_kinds(self) -> None:
-        """Let each worker be asked once, when it is up, whether it is of the kind that its settings name."""
+        """Compare each worker once, when it is up, with the kind that its settings name."""
         while True:
             up = [
                 settings

@@ -6,7 +6,7 @@ from gateway.settings.workers import WorkerSettings
 
 
 class SourceUnavailable(Exception):
-    """A source cannot be queried now; the text says why. Its last result remains in force."""
+    """A source cannot be queried now; the text has the reason. Its last result remains in force."""
 
 
 class WorkerSource(Protocol):

@@ -13,7 +13,7 @@ from workers.probing.identification import ask_kind
 log = logging.getLogger(__name__)
 
 ASK_SECONDS = 1.0
-"""Time between two questions to a worker that has not answered."""
+"""Time between two requests to a worker that has not answered."""
 
 ASKED_AT_ONCE_MAX = 32
 
@@ -43,7 +43,7 @@ class WorkerKinds:
         return replace(settings, kind=kind) if kind is not None else None
 
     def keep_only(self, wanted: Iterable[WorkerSettings]) -> None:
-        """Forget workers that are not among these, since another engine may serve at their address later."""
+        """Drop the kinds of other workers than these, since another engine may serve at their address later."""
         wanted = list(wanted)
         urls = {settings.url for settings in wanted if settings.kind == AUTO_KIND}
         self._compared &= {(settings.url, settings.kind) for settings in wanted}

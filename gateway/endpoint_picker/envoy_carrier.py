@@ -28,7 +28,7 @@ class EnvoyCarrier:
     """The Carrier of one request: Envoy takes it to the first worker that is tried over plain HTTP.
 
     Further attempts are the gateway's own, and so are those at workers and providers with https:// addresses: Envoy
-    speaks to the workers' addresses without TLS.
+    connects to the workers' addresses without TLS.
     """
 
     def __init__(self, envoy: EnvoyRequest) -> None:

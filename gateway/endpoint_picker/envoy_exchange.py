@@ -1,4 +1,4 @@
-"""EnvoyExchange: a request that Envoy carries, as the pipeline sees it.
+"""EnvoyExchange: the Exchange of a request that Envoy carries, for the pipeline.
 
 Until Envoy has the head of a worker's answer, an answer can only be sent whole. From then on it is streamed in
 place of the worker's.
@@ -109,7 +109,7 @@ class EnvoyExchange:
         return client_address(None, self._headers.getall(FORWARDED_FOR, ()), self._trusted)
 
     async def move_to_cell(self, cell: str, tenant: Tenant) -> bool:
-        """Return False: Envoy is not told of other cells, and its requests are served here."""
+        """Return False: Envoy has no addresses of other cells, and its requests are served here."""
         return False
 
     async def read_request(self, tenant: Tenant) -> InferenceRequest:
@@ -145,7 +145,7 @@ class EnvoyExchange:
             await self._write(start)
 
     async def comment(self) -> None:
-        """Raise WorkerError: `queue_headers` asks for no comments."""
+        """Raise WorkerError: `queue_headers` requests no comments."""
         raise WorkerError
 
     async def write(self, data: bytes) -> None:

@@ -17,7 +17,7 @@ PROCESSOR = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH = "grpc.health.v1.Health"
 LIVENESS = "liveness"
 SERVICES = frozenset({"", "readiness", PROCESSOR})
-"""Names that health checks may ask for besides LIVENESS."""
+"""Names that health checks may use besides LIVENESS."""
 
 MESSAGE_BYTES_MAX = 4 * 1024**2
 """Longest message from Envoy: a part of a body, as long as the buffer of its connection."""

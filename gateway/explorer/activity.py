@@ -79,7 +79,7 @@ class ActivityReporter:
         Args:
             overview: Counts the requests of this gateway.
             name: The name of this gateway in reports.
-            scripts: Asks Redis.
+            scripts: Calls Redis.
             keys: Names of Redis keys.
             gateway: The name of this gateway in the queue.
             gateways: Returns how many gateways are alive.
@@ -112,7 +112,7 @@ class ActivityReporter:
 
     def _encoded(self, question: str) -> bytes:
         asked = ActivityQuestion()
-        with suppress(msgspec.DecodeError):  # A gateway of another version asks for everything.
+        with suppress(msgspec.DecodeError):  # A gateway of another version requests everything.
             asked = msgspec.json.decode(question, type=ActivityQuestion)
         return msgspec.json.encode(self._own(asked))
 

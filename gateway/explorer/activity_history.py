@@ -63,7 +63,7 @@ class ActivityHistory:
         Args:
             overview: Counts the requests of this gateway.
             load: Returns how many requests wait at this gateway, and how many workers answer.
-            scripts: Asks Redis.
+            scripts: Calls Redis.
             keys: Names of Redis keys.
             gateway: The name of this gateway in the queue.
             gateways: Returns how many gateways are alive.

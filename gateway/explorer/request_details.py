@@ -1,4 +1,4 @@
-"""The details of a finished request, as operators and its tenant see them, without prompt and answer."""
+"""The details of a finished request for operators and its tenant, without prompt and answer."""
 
 import msgspec
 

@@ -23,7 +23,7 @@ class RequestQuestion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class RequestExplorer:
-    """Lists and finds the requests that the gateways remember. `handlers`: see TurnReader."""
+    """Lists and finds the requests that the gateways keep. `handlers`: see TurnReader."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class RequestExplorer:
         return sorted(found, key=lambda details: -details.at)[: query.limit]
 
     async def find(self, identity: str) -> RequestDetails | None:
-        """Return the request with this id from the gateway that remembers it, if any."""
+        """Return the request with this id from the gateway that keeps it, if any."""
         found = self._store.find(identity)
         if found is not None:
             return found
@@ -61,7 +61,7 @@ class RequestExplorer:
     def _answer(self, question: str) -> bytes:
         """Return this gateway's answer to the question of another gateway."""
         found: list[RequestDetails] = []
-        with suppress(msgspec.DecodeError):  # A gateway of another version asks in another form.
+        with suppress(msgspec.DecodeError):  # A gateway of another version sends another form.
             asked = msgspec.json.decode(question, type=RequestQuestion)
             if asked.query is not None:
                 found = self._store.search(asked.query)

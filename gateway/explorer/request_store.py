@@ -1,4 +1,4 @@
-"""The finished requests that this gateway remembers.
+"""The finished requests that this gateway keeps in memory.
 
     failed    by the gateway or workers           slow     slow, and not failed
     refused   client's error, limit, or left      recent   all others
@@ -21,7 +21,7 @@ KINDS = ("failed", "slow", "refused", "recent")
 
 
 class RequestStore:
-    """An observer that remembers the latest finished requests, `kept_max` of each kind."""
+    """An observer that keeps the latest finished requests, `kept_max` of each kind."""
 
     def __init__(self, gateway: str, *, kept_max: int, slow_seconds: float) -> None:
         self._gateway = gateway
@@ -34,7 +34,7 @@ class RequestStore:
         return len(self._by_id)
 
     def observe(self, record: RequestRecord) -> None:
-        """Remember a request that has ended."""
+        """Keep a request that has ended."""
         first, target = record.first_token_seconds, record.ttft_target_seconds
         in_time = record.seconds <= self._slow_seconds and (
             first is None or target is None or first <= target
@@ -46,12 +46,12 @@ class RequestStore:
             self._by_id.pop(ring.popleft().id, None)
 
     def find(self, identity: str) -> RequestDetails | None:
-        """Return the request with this id, if it is remembered."""
+        """Return the request with this id, if it is kept."""
         found = self._by_id.get(identity)
         return self._details(found) if found is not None else None
 
     def search(self, query: RequestQuery) -> list[RequestDetails]:
-        """Return the remembered requests that match, the latest first."""
+        """Return the kept requests that match, the latest first."""
         matching = (each for each in chain(*self._rings.values()) if query.matches(each, self._slow_seconds))
         latest = nlargest(query.limit, matching, key=attrgetter("started_at"))
         found = [self._details(record) for record in latest]

@@ -1,6 +1,6 @@
 """ContentStore: the Protocol of stores for the contents of files; a name is the tenant, `/`, and the file's id.
 
-A content can be read only after `write` has returned, so a reader never sees half of it. Only a few pieces are in
+A content can be read only after `write` has returned, so a reader never gets half of it. Only a few pieces are in
 memory, whatever the size. Every implementation passes tests/conformance/test_content_store.py.
 """
 

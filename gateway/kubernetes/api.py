@@ -32,7 +32,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ANSWER_SECONDS_MAX = 10.0
 """Longest wait for a page of a list, and for the beginning of a watch."""
 WATCH_SECONDS = (120, 180)
-"""How long a watch stays open, drawn anew for each, so that gateways do not come back all at once."""
+"""How long a watch stays open, drawn at random for each, so that gateways do not all reconnect at once."""
 WATCH_GRACE_SECONDS = 15.0
 """A watch that the server does not end in time is ended here after so many seconds more."""
 
@@ -53,7 +53,7 @@ Decoded = TypeVar("Decoded")
 
 
 class KubernetesUnavailable(Exception):
-    """The API server does not answer, or not as it should; the text says why."""
+    """The API server does not answer, or not as it should; the text has the reason."""
 
 
 class WatchRefused(KubernetesUnavailable):

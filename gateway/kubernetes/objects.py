@@ -15,7 +15,7 @@ class ObjectIdentity(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
     resource_version: str = ""
     following: str = msgspec.field(default="", name="continue")
-    """Where a list goes on."""
+    """The token for the next page of a list."""
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None

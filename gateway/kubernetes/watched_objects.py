@@ -4,7 +4,7 @@
      ^         |-- ended, broken off -----> watch again, from the last version that was seen
      +---------+-- version gone, garbage -> list again
 
-Failures are followed by pauses that grow. Where the service account may only list, it lists again and again.
+Failures are followed by pauses that grow. Where the service account may only list, objects are listed at intervals.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ class WatchedObjects(Generic[Read]):
             self._may_watch = True
             if self._problem:
                 self._problem = ""
-                return  # The objects are available again, which is told before the next change.
+                return  # The objects are available again, which is reported before the next change.
         changes = await self._watch.changes()
         for change in changes:
             self._apply(objects, change)
@@ -163,7 +163,7 @@ class WatchedObjects(Generic[Read]):
 
 
 class WatchGroup:
-    """The waits for several selections of objects together; a wait that has nothing to tell goes on."""
+    """The waits for several selections of objects together; a wait without a change continues."""
 
     def __init__(self) -> None:
         self._waits: dict[WatchedObjects[Any], asyncio.Future[None]] = {}

@@ -14,7 +14,7 @@ NAME_MAX = 50
 
 
 class LitellmFormatError(Exception):
-    """The input is not in the format of LiteLLM; the text says in one line where."""
+    """The input is not in the format of LiteLLM; the text names the place in one line."""
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ class FleetCosts:
     # make bench-fleet BENCH_ARGS=--costs
     index: PartCosts = PartCosts(commands=24.5, bytes_in=1085.0, bytes_out=0.0)
     index_alone: PartCosts = PartCosts(commands=7.8, bytes_in=367.0, bytes_out=0.0)
-    """Of a gateway process that is alone: it tells only what is confirmed, in one change."""
+    """Of a gateway process that is alone: it publishes only what is confirmed, in one change."""
     changes_alone: float = 1.0
     bytes_of_changes_alone: float = 63.0
     bytes_per_new_block_alone: float = 8.0
@@ -37,7 +37,7 @@ class FleetCosts:
     """Of a request that waits for its turn, in addition."""
     turn_commands_per_process: float = 1.7
     turn_bytes_per_process: float = 112.0
-    """Every process is told of every turn."""
+    """Sent to every process for every turn."""
     bytes_in_per_new_block: float = 16.1
     bytes_in_per_shared_prefix: float = 50.0
     """Of a request with a prompt that begins like others."""

@@ -4,7 +4,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 NONE = "none"
-"""The address that stands for no database."""
+"""The address that means that there is no database."""
 
 SQLITE = "sqlite:///"
 

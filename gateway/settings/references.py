@@ -1,4 +1,4 @@
-"""Replaces references inside text: `${env:NAME}` and `${file:PATH}`; `$${` stands for `${` itself."""
+"""Replaces references inside text: `${env:NAME}` and `${file:PATH}`; `$${` is an escaped `${`."""
 
 import re
 from collections.abc import Mapping

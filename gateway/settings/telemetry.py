@@ -46,14 +46,14 @@ class MetricsSettings(Branch, frozen=True, kw_only=True):
 
 
 class RequestDetailSettings(Branch, frozen=True, kw_only=True):
-    """The requests that each gateway remembers in detail, without prompts and answers."""
+    """The requests that each gateway keeps in detail, without prompts and answers."""
 
     kept_max: Annotated[
         int,
         Meta(
             ge=0,
             le=100_000,
-            description="Number of latest requests that each gateway remembers of each kind (failed, slow, "
+            description="Number of latest requests that each gateway keeps of each kind (failed, slow, "
             "refused, others), at 2 kB each. 0: none.",
         ),
     ] = 500
@@ -73,7 +73,7 @@ class TelemetrySettings(Branch, frozen=True, kw_only=True):
         default_factory=MetricsSettings
     )
     requests: Annotated[
-        RequestDetailSettings, Meta(description="Requests that are remembered in detail.")
+        RequestDetailSettings, Meta(description="Finished requests that are kept in detail.")
     ] = field(default_factory=RequestDetailSettings)
     otlp_endpoint: Annotated[
         HttpUrl | None,

@@ -12,7 +12,7 @@ from gateway.settings.types import SettingsProblem
 
 DEPTH_MAX = 32
 NODES_MAX = 500_000
-"""Bounds of the document after aliases are expanded: an alias of a few bytes may stand for many values."""
+"""Bounds of the document after aliases are expanded: an alias of a few bytes may be many values."""
 
 Location = tuple[str | int, ...]
 """The place of a value in the settings: names of mappings and numbers of list elements."""

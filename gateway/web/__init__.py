@@ -12,7 +12,7 @@ API and the chat completions of workers.
 - Files, batches and responses that are stored for tenants: `stored`
 - A client that does not read its answer: unread_watch.py
 - A client that hangs up: `connection_lost` of direct/connection.py and `handler_cancellation` of
-  gateway/runtime/listener_runner.py cancel its handler; `answer` of gateway/pipeline.py gives back what it had
+  gateway/runtime/listener_runner.py cancel its handler; `answer` of gateway/pipeline.py frees what it had reserved
 - Errors and headers: error_response.py, request_identity.py, client_address.py, queue_headers.py
 - Requests of another cell's tenant: cell_relay.py
 - The OpenAPI document: `openapi`

@@ -40,7 +40,7 @@ SETTINGS_SECONDS = 10.0
 def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Application:
     """Return the application behind the `admin` settings.
 
-    `process` says which of several gateway processes this one is; the first answers /metrics for all of them.
+    `process`: which of several gateway processes this one is; the first answers /metrics for all of them.
     """
     services = admin_services(gateway, decode_openai_request)
     authorization = services.authorization
@@ -114,7 +114,7 @@ def _add_console(app: web.Application, authorization: Authorization, *, has_logi
         return _json({"name": principal.name, "role": principal.role, "login": logged_in})
 
     async def page(http: web.Request) -> web.StreamResponse:
-        # The files contain no data. Pages ask the user for a token, or take it from their address.
+        # The files contain no data. Pages have the user enter a token, or take it from their address.
         begins_at_login = has_login and is_page(http) and "token" not in http.query
         is_public = authorization.has_admin_token and not begins_at_login
         return await (console_file if is_public else guarded_page)(http)

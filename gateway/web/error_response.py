@@ -26,7 +26,7 @@ ANTHROPIC_FIELD_NAMES = {"stop": "stop_sequences"}
 def error_response(error: GatewayError, http: web.BaseRequest | None = None) -> web.Response:
     """Return an error as an HTTP response, for a failure outside the request pipeline.
 
-    The body has OpenAI's shape, unless the caller is known to speak Anthropic's API.
+    The body has OpenAI's shape, unless the client is known to use Anthropic's API.
     """
     request_id = new_request_id()
     headers = {"server": SERVER, "x-request-id": request_id, **error.headers()}

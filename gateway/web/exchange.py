@@ -55,7 +55,7 @@ class OneWriteAnswer(web.StreamResponse):
 
 
 class HttpExchange:
-    """One HTTP request and its answer, as the pipeline sees them: an implementation of Exchange."""
+    """One HTTP request and its answer: an implementation of Exchange, the pipeline's interface."""
 
     caller: None = None
     """None: the tenant of an HTTP request follows from its API key."""
@@ -142,7 +142,7 @@ class HttpExchange:
 
     @property
     def queue_headers(self) -> QueueHeaders:
-        """What the headers ask of the queue. Raises BadRequest."""
+        """The headers that concern the queue. Raises BadRequest."""
         if self._queue_headers is None:
             self._queue_headers = parse_queue_headers(self._http.headers)
         return self._queue_headers
@@ -158,7 +158,7 @@ class HttpExchange:
         return self.response is not None and self.response.prepared
 
     async def move_to_cell(self, cell: str, tenant: Tenant) -> bool:
-        """Have the cell of its tenant serve the request; False: it is to be served here.
+        """Relay the request to the cell of its tenant; return False if it is to be served here.
 
         Raises CellUnavailable, BadRequest, and ConnectionResetError when the client left or stopped reading, or the
         other cell broke the answer off.
@@ -224,7 +224,7 @@ class HttpExchange:
             await self._send(start)
 
     async def comment(self) -> None:
-        """Send an SSE comment as a sign of life, which starts the stream. Raises ConnectionResetError."""
+        """Send an SSE comment as a keep-alive, which starts the stream. Raises ConnectionResetError."""
         if not self.started:
             await self._begin(200, {}, EVENT_STREAM_HEADERS)
         await self._send(COMMENT)

@@ -1,7 +1,7 @@
 """Views of the operators' listener, each as one JSON answer or as a stream of server-sent events.
 
     GET ...                               one answer
-    GET ...  Accept: text/event-stream    an event with the answer now, and one after each change
+    GET ...  Accept: text/event-stream    an event with the present answer, and one after each change
 
 All streams of one URL share one answer, which is computed once per refresh interval, and only while a stream
 watches the URL. A stream ends after some minutes, so that its caller is authorized again.

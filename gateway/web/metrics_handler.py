@@ -65,7 +65,7 @@ class MetricsHandler:
 
 
 def _compress(http: web.Request, response: web.StreamResponse) -> None:
-    """Have the response compressed if the client accepts gzip: metrics shrink to a twentieth."""
+    """Compress the response if the client accepts gzip: metrics shrink to a twentieth."""
     response.headers["vary"] = "Accept, Accept-Encoding"
     if "gzip" in http.headers.get("Accept-Encoding", ""):
         response.enable_compression(web.ContentCoding.gzip)

@@ -43,7 +43,7 @@ class OperatorViews:
 
     @property
     def explorer(self) -> RequestExplorer:
-        """The explorer of finished requests. Raises Problem where none are remembered."""
+        """The explorer of finished requests. Raises Problem where none are kept."""
         explorer = self._gateway.explorer
         if explorer is None:
             raise Problem(404, "No requests are remembered (telemetry.requests.kept_max: 0).")

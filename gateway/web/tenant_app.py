@@ -78,14 +78,14 @@ def tenant_app(
         memory: The memory that all requests share.
         body_bytes_max: Largest request body.
         body_seconds_max: Time in which a request body has to arrive.
-        drain_seconds: How long running requests may go on when the gateway stops.
+        drain_seconds: How long running requests may continue when the gateway stops.
         local_names_only: Whether the Host header has to name loopback; see foreign_pages.
         cors: Which web pages may call the API; None for none.
         access_log: Gets one line per request; None for no log.
         find_address: Returns a client's address.
         stores: The stores of responses, files and batches.
         cells: Relays requests of other cells' tenants; None without cells.
-        explorer: Finds finished requests; None where none are remembered.
+        explorer: Finds finished requests; None where none are kept.
     """
     _ignore_warnings_about_forms()
     if cells is not None:
@@ -218,7 +218,7 @@ def _direct_routes(
 def _ignore_warnings_about_forms() -> None:
     """Ignore the warnings about clients' malformed forms.
 
-    Python would print each of them once, and remember it for ever.
+    Python would print each of them once, and keep it in memory for ever.
     """
     for warning in (BadContentDispositionHeader, BadContentDispositionParam):
         warnings.simplefilter("ignore", warning)

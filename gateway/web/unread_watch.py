@@ -32,7 +32,7 @@ class UnreadWatch:
         self._timer.cancel()
 
     def _check(self) -> None:
-        """Abort the connection if the client has read nothing for too long; else look again when that could be."""
+        """Abort the connection if the client has read nothing for too long; else check again when that could be."""
         blocked = self._loop.time() - self._blocked_since if self._blocked_since is not None else 0.0
         if blocked < self._seconds_max:
             self._timer = self._loop.call_later(self._seconds_max - blocked, self._check)

@@ -31,7 +31,7 @@ from radix_cache.shared.shared_index import SharedIndex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquisitionParts:
-    """The part that finds placements, and what it is made of."""
+    """The part that finds placements, and the parts that it consists of."""
 
     acquisition: WorkerAcquisition
     router: Router
@@ -57,7 +57,7 @@ class AcquisitionParts:
         ranks: Ranks,
         scripts: ScriptCaller,
     ) -> "AcquisitionParts":
-        """Return the parts; nothing is asked of Redis or of workers yet."""
+        """Return the parts; nothing is sent to Redis or to workers yet."""
         router = _router(settings.routing, fleet, index, feedback, queue)
         placements = Placements(fleet, queue, ranks)
 

@@ -48,7 +48,7 @@ def dispatch_of(
     scripts: ScriptCaller,
     cache_salt: Callable[[str], str],
 ) -> Dispatch:
-    """Return the parts that find a worker; nothing is asked of Redis or of workers yet."""
+    """Return the parts that find a worker; nothing is sent to Redis or to workers yet."""
     index, clock = index_parts.index, time.monotonic
     feedback = Feedback(index, event_feeds.match_confidence, event_feeds.hold_reported)
     found = AcquisitionParts.create(

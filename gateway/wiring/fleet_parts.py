@@ -1,4 +1,4 @@
-"""The parts that know the workers: fleet and discovery, models and prompts, the prefix index, dispatch."""
+"""The parts that depend on the workers: fleet and discovery, models and prompts, the prefix index, dispatch."""
 
 import secrets
 import time
@@ -44,7 +44,7 @@ SALTS_MAX = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetParts:
-    """The workers, what is known of their caches, and what sends requests to them."""
+    """The workers, the index of their caches, and the parts that send requests to them."""
 
     fleet: Fleet
     discovery: Discovery
@@ -63,14 +63,16 @@ class FleetParts:
         index_memory: IndexMemory | None,
         stack: AsyncExitStack,
     ) -> "FleetParts":
-        """Return the parts, which the stack closes; nothing is asked of workers yet. Raises SettingsProblem."""
+        """Return the parts, which the stack closes; nothing is sent to workers yet. Raises SettingsProblem."""
         fleet = fleet_of(settings)
         stack.callback(fleet.close)
         discovery = _discovery(settings, fleet, stores.scripts)
         catalogue = _catalogue(settings, fleet, stack)
         windows = dispatch_windows(settings, fleet)
         queue = shared_queue(settings, stores.scripts, windows, fleet)
-        if settings.cells is None:  # Other cells have a part of the demand, which is not told here.
+        if (
+            settings.cells is None
+        ):  # Other cells have a part of the demand, which is not reported to this one.
             windows.count_gateways(queue)
         index = SharedIndexParts.create(
             stores.redis_url,

@@ -133,7 +133,7 @@ def _replica_gauges(index: SharedIndexParts) -> tuple[ValueFamily, ...]:
     return (
         single_gauge(
             "radixgate_index_up",
-            "Copy of the prefix index: 1 if it follows Redis, 0 if it stands still.",
+            "Copy of the prefix index: 1 if it follows Redis, 0 if it does not.",
             lambda: index.reader.up,
         ),
         single_gauge(

@@ -21,7 +21,7 @@ def record_gauges(
     issuers: "Sequence[Issuer[Any]]",
     access_log: AccessLog | None,
 ) -> tuple[ValueFamily, ...]:
-    """Return the gauges of a gateway's stores; None stands for a store that the settings do not ask for."""
+    """Return the gauges of a gateway's stores; a store is None where the settings do not enable it."""
     return (*_tenant_gauges(database, issuers), *_usage_gauges(ledger, access_log), *_batch_gauges(batches))
 
 

@@ -27,7 +27,7 @@ class RequestObservers:
 
     access_log: AccessLog | None
     kept: RequestStore | None
-    """Finished requests in detail; None where the settings remember none."""
+    """Finished requests in detail; None where the settings keep none."""
     overview: Overview
     metrics: CollectorRegistry
     tracing: Tracing

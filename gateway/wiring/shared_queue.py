@@ -57,7 +57,7 @@ def shared_queue(
 
 
 def attach_peers(queue: SharedTurns, fleet: Fleet, rooms: WaitingRooms[Placement]) -> None:
-    """Let each shard of the queue know this gateway's models, workers and waiting rooms."""
+    """Give each shard of the queue its view of this gateway's models, workers and waiting rooms."""
     for shard in queue.shards:
         if isinstance(queue, QueueShards):
             shard.attach(ShardPeer(fleet, rooms, shard=shard.number, layout=queue.layout))

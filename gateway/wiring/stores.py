@@ -31,7 +31,7 @@ class Stores:
     async def open(
         cls, settings: Settings, secret: bytes, drain_state: DrainState, stack: AsyncExitStack
     ) -> "Stores":
-        """Start the private Valkey if the settings want one, and return the stores, which the stack closes.
+        """Start the private Valkey if the settings name no Redis, and return the stores, which the stack closes.
 
         Raises SettingsProblem, ValkeyFailed.
         """

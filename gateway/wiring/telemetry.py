@@ -1,4 +1,4 @@
-"""Makes the parts of telemetry from their settings: metrics, traces, access log, remembered requests."""
+"""Makes the parts of telemetry from their settings: metrics, traces, access log, finished requests."""
 
 import asyncio
 import random
@@ -42,7 +42,7 @@ def access_log_of(settings: Settings, stack: AsyncExitStack) -> AccessLog | None
 
 
 def request_store(settings: Settings) -> RequestStore | None:
-    """Return the store of finished requests; None where the settings remember none."""
+    """Return the store of finished requests; None where the settings keep none."""
     rules = settings.telemetry.requests
     if not rules.kept_max:
         return None
@@ -52,7 +52,7 @@ def request_store(settings: Settings) -> RequestStore | None:
 def explorer_of(
     kept: RequestStore | None, dispatch: Dispatch, scripts: ScriptCaller, settings: Settings
 ) -> RequestExplorer | None:
-    """Return what finds finished requests at all gateways; None where none are remembered."""
+    """Return the explorer of finished requests at all gateways; None where none are kept."""
     if kept is None:
         return None
     queue = dispatch.queue
@@ -82,7 +82,7 @@ def metrics_of(
 
 
 def tracing_of(settings: Settings, discovery: Discovery) -> Tracing:
-    """Return the tracing of requests; `discovery` knows the addresses of workers."""
+    """Return the tracing of requests; `discovery` has the addresses of workers."""
     telemetry = settings.telemetry
     exporter = None
     if telemetry.otlp_endpoint is not None:

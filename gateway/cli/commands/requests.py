@@ -15,8 +15,8 @@ from gateway.cli.support.request_report import milliseconds, report
 from gateway.explorer.request_query import LIMIT, LIMIT_MAX
 
 app = typer.Typer(
-    help="Show the latest finished requests that the running gateways remember: failed, slow, refused and all "
-    "others. Prompts and answers are never kept.",
+    help="Show the latest finished requests that the running gateways keep: failed, slow, refused and all "
+    "others. Prompts and answers are not among them.",
     rich_markup_mode=None,
 )
 

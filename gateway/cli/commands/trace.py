@@ -23,7 +23,7 @@ def trace(
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Show the request of a trace: its steps, attempts, wait and ranking, as remembered by the gateways."""
+    """Show the request of a trace: its steps, attempts, wait and ranking, as the gateways have kept them."""
     admin = find_admin_api(config, set_, url, token)
     if TRACE_ID.fullmatch(identity):
         found = admin.call(f"requests?limit=1&trace={identity}")["data"]

@@ -1,5 +1,5 @@
 """Checks of the settings.
 
-`tree_checks` has the first error of a whole tree; it asks `worker_checks` and `listener_checks` for theirs.
+`tree_checks` has the first error of a whole tree; it calls `worker_checks` and `listener_checks` for theirs.
 `settings_warnings` are about settings that are valid.
 """

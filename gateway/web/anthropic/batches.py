@@ -65,7 +65,7 @@ Json = dict[str, Any]
 
 
 class MessageBatchHandlers:
-    """The HTTP handlers of message batches. A tenant sees only its own."""
+    """The HTTP handlers of message batches. A tenant has access to its own only."""
 
     def __init__(
         self,
@@ -267,7 +267,7 @@ def message_batch_object(batch: StoredBatch, now: float) -> Json:
         "ended_at": _rfc3339(ended),
         "archived_at": _rfc3339(archived),
         "cancel_initiated_at": _rfc3339(canceling),
-        # A path, which SDKs join with their base URL: the gateway does not know the host name that clients use.
+        # A path, which SDKs join with their base URL: the host name that clients use is unknown here.
         "results_url": f"/v1/messages/batches/{batch.id}/results" if has_results else None,
     }
 

@@ -8,7 +8,7 @@
       system in the middle                 ->          part of the user's turn: many templates refuse it elsewhere
       assistant at the end                 ->          the same, with continue_final_message
 
-Consecutive turns of one role are merged, as at Anthropic. Fields that only engines know pass unchanged.
+Consecutive turns of one role are merged, as at Anthropic. Fields of engines alone pass unchanged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -103,7 +103,7 @@ def _chat(read: wire.CountTokensBody, fields: Mapping[str, msgspec.Raw]) -> Json
         chat["reasoning_effort"] = config.effort
     thinking = read.thinking.type if read.thinking is not None else None
     if thinking in ("enabled", "disabled") and "chat_template_kwargs" not in chat:
-        # `enable_thinking` is Qwen's name, `thinking` DeepSeek's; a template reads the one that it knows.
+        # `enable_thinking` is Qwen's name, `thinking` DeepSeek's; a template reads its own.
         wanted = thinking == "enabled"
         chat["chat_template_kwargs"] = {"enable_thinking": wanted, "thinking": wanted}
     return chat
@@ -153,7 +153,7 @@ def _add_assistant(messages: list[Json], blocks: Sequence[wire.ContentBlock], wh
     asked: set[str] = set()
     for block in blocks:
         if isinstance(block, ServerToolResult):
-            if block.tool_use_id in asked:  # Else the call stands in no message.
+            if block.tool_use_id in asked:  # Else the call would be in no message.
                 content = msgspec.json.encode(readable(block.content)).decode()
                 messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": content})
             continue

@@ -20,7 +20,7 @@ class ServerToolUseBlock(msgspec.Struct, frozen=True, tag="server_tool_use", tag
 
 
 class ServerToolResult(msgspec.Struct, frozen=True):
-    """The result of such a call, which stands in the assistant's turn, too."""
+    """The result of such a call, which is in the assistant's turn, too."""
 
     tool_use_id: str
     content: Any = None

@@ -1,7 +1,7 @@
 """Tools of the Messages API, translated to the functions of chat completions.
 
     custom                                a function
-    bash_*, text_editor_*, computer_*,    a function with the schema that Anthropic's models know for the type;
+    bash_*, text_editor_*, computer_*,    a function with the schema that Anthropic's models have for the type;
     memory_*                              the client runs the tool
     web_search_*, code_execution_*, ..    left out: Anthropic's servers run them; a model can answer without them
 
@@ -27,7 +27,7 @@ HOSTED_TOOLS = (
     "web_fetch_",
     "web_search_",
 )
-"""Prefixes of the tool types without a function: Anthropic's servers run them, or they stand for many tools."""
+"""Prefixes of the tool types without a function: Anthropic's servers run them, or each is many tools."""
 
 _TEXT: Json = {"type": "string"}
 _NUMBER: Json = {"type": "integer"}

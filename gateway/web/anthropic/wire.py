@@ -53,7 +53,7 @@ class DocumentBlock(msgspec.Struct, frozen=True, tag="document", tag_field="type
     source: Base64Source | TextSource | ContentSource
     title: str | None = None
     context: str | None = None
-    """What the client says about the document, beside its content."""
+    """The client's remarks on the document, beside its content."""
 
 
 class SearchResultBlock(msgspec.Struct, frozen=True, tag="search_result", tag_field="type"):

@@ -102,5 +102,5 @@ def decode_token_ids(raw: bytes) -> "array[int]":
             raise msgspec.DecodeError("a comma with nothing behind it")
         return ids
     except msgspec.DecodeError:
-        # Decoded again from the beginning: a slice does not know the position of its elements.
+        # Decoded again from the beginning: within a slice the position of its elements is unknown.
         return array("I", _IDS.decode(raw))

@@ -46,7 +46,7 @@ SHORT_BYTES_MAX = 2 * CONTAINERS_MAX
 """A body up to this length cannot have too many values."""
 
 MARKS_COUNTED_MAX = 1024
-"""Marks of one kind up to which it is quicker to search for each of them than to look at every byte."""
+"""Marks of one kind up to which it is quicker to search for each of them than to examine every byte."""
 
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
@@ -216,7 +216,7 @@ def _counts_of_few(text: bytes) -> _Counts | None:
 def _few(text: bytes, mark: bytes) -> int:
     """Return how often a mark is in a text, at most MARKS_COUNTED_MAX.
 
-    `replace` skips what is between two marks many bytes at a time; `count` looks at each byte.
+    `replace` skips what is between two marks many bytes at a time; `count` examines each byte.
     """
     return len(text) - len(text.replace(mark, b"", MARKS_COUNTED_MAX))
 

@@ -12,7 +12,7 @@ _ASKED = web.RequestKey("radixgate body asked for", bool)
 async def defer_expect(http: web.Request) -> None:
     """Send no answer yet; `ask_for_body` sends it later.
 
-    By default aiohttp would ask for the body at once, and quote other values of the header in an answer of its own.
+    By default aiohttp would request the body at once, and quote other values of the header in an answer of its own.
     """
 
 

@@ -133,7 +133,7 @@ class DirectConnection(asyncio.Protocol):
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Let answers go on."""
+        """Let answers continue."""
         if self.writable is not None:
             self.writable.set_result(None)
             self.writable = None
@@ -208,7 +208,7 @@ class DirectConnection(asyncio.Protocol):
         return handler, request
 
     async def _serve(self, handler: DirectHandler, request: DirectRequest) -> None:
-        """Have a request answered, then go on with the next one, or close the connection."""
+        """Answer a request by its handler, then continue with the next one, or close the connection."""
         answer = None
         try:
             await handler(request)

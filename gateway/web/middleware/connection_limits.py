@@ -2,7 +2,8 @@
 
 A connection costs memory before its first byte, and a client that sends headers byte by byte holds it for as long
 as the listener waits (slowloris). A connection beyond the limit gets an error at once and is closed. Trusted
-proxies stand for many clients and have no limit. An IPv6 customer has at least a /64, which counts as one address.
+proxies connect for many clients and have no limit. An IPv6 customer has a /64 at least, which counts as one
+address.
 """
 
 import asyncio

@@ -67,7 +67,7 @@ _CREATE = msgspec.json.Decoder(CreateBatch)
 
 
 class BatchHandlers:
-    """The HTTP handlers of OpenAI's batches. A tenant sees only its own."""
+    """The HTTP handlers of OpenAI's batches. A tenant has access to its own only."""
 
     def __init__(
         self,

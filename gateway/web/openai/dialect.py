@@ -1,4 +1,4 @@
-"""The dialect of OpenAI's own APIs: workers speak the same API, so bytes pass unchanged."""
+"""The dialect of OpenAI's own APIs: workers have the same API, so bytes pass unchanged."""
 
 import asyncio
 from collections.abc import Mapping

@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 
 class FileHandlers:
-    """The HTTP handlers of OpenAI's files. A tenant sees only its own.
+    """The HTTP handlers of OpenAI's files. A tenant has access to its own only.
 
     `tenant_files` is None without a database. `idle_seconds_max` is the longest silence of a client that sends or
     reads a file.

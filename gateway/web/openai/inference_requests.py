@@ -1,10 +1,10 @@
 """Decodes requests of OpenAI's inference APIs, as far as the gateway needs their fields.
 
 body_fields.py has the fields that the gateway reads, prompts.py the prompts among them; all others stay raw JSON.
-Those that the worker's kind knows reach it unchanged (gateway/dispatch/worker_calls.py). Fields that belong to the
-gateway (GATEWAY_OWNED) are dropped: with them a client could name another tenant's cache, jump the engine's queue,
-choose a replica or an adapter, run code or endless regular expressions in the engine, or have its prompt counted as
-something else.
+Those that the worker's kind accepts reach it unchanged (gateway/dispatch/worker_calls.py). Fields that belong to
+the gateway (GATEWAY_OWNED) are dropped: with them a client could name another tenant's cache, jump the engine's
+queue, choose a replica or an adapter, run code or endless regular expressions in the engine, or have its prompt
+counted as something else.
 """
 
 import re

@@ -1,8 +1,8 @@
 """The OpenAPI 3.1 document of the tenants' API, made from the structs that decode its bodies: GET /openapi.json.
 
 The schemas of inference requests contain the fields that the gateway itself reads; of the other fields a worker
-gets those that its kind knows. Answers of workers also pass through, so their schemas promise only what the gateway
-does.
+gets those that its kind accepts. Answers of workers also pass through, so their schemas promise only what the
+gateway itself does.
 """
 
 from collections.abc import Mapping

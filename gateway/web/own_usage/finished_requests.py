@@ -25,7 +25,7 @@ class OwnRequestList:
 async def own_requests(
     explorer: RequestExplorer | None, tenant: Tenant, parameters: Mapping[str, str]
 ) -> OwnRequestList:
-    """Return finished requests of the tenant. Raises BadRequest, and NotFound if none are remembered."""
+    """Return finished requests of the tenant. Raises BadRequest, and NotFound if none are kept."""
     for name in FOR_OPERATORS:
         if name in parameters:
             raise BadRequest(f"Unknown query parameter {name!r}.", param=name)

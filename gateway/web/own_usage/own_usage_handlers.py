@@ -36,9 +36,9 @@ class OwnUsageHandlers:
 
         Args:
             services: The inference pipeline and what it needs.
-            explorer: Finds finished requests; None where none are remembered.
+            explorer: Finds finished requests; None where none are kept.
             authenticate: Returns the tenant of a key for usage.
-            cells: Asks other cells for the requests of their tenants; None without cells.
+            cells: Fetches the requests of other cells' tenants; None without cells.
             find_address: Returns a client's address.
         """
         self._services = services

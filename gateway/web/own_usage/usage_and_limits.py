@@ -1,4 +1,4 @@
-"""GET /v1/usage and /v1/limits: the usage and the limits of the tenant that asks. Workers are not shown."""
+"""GET /v1/usage and /v1/limits: the usage and the limits of the calling tenant. Workers are not shown."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -56,7 +56,7 @@ async def own_usage(
 
     Args:
         reader: Reads the usage ledger; None without a database.
-        tenant: The tenant that asks.
+        tenant: The calling tenant.
         parameters: The query parameters, in their order.
         discounts: By model, how much less a cached prompt token costs, in millionths of the currency.
 

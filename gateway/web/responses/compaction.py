@@ -25,14 +25,14 @@ REQUEST = (
     "name, path and number that later turns may need, what was done, and what is still to do. "
     "Write only the summary."
 )
-"""The message that asks the model for the summary."""
+"""The message by which the model is prompted for the summary."""
 
 
 class CompactionDialect(ResponsesDialect):
     """The dialect of POST /v1/responses/compact, which stores nothing."""
 
     async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
-        """Return the chat completion request that asks for the summary.
+        """Return the chat completion request for the summary.
 
         Raises BadRequest, NotFound, PreviousResponseNotFound, ResponsesUnavailable.
         """

@@ -1,4 +1,4 @@
-"""Handlers of the Conversations API: conversations, their metadata and their items. A tenant sees only its own."""
+"""Handlers of the Conversations API: conversations of the calling tenant, their metadata and their items."""
 
 import secrets
 import time

@@ -217,7 +217,7 @@ class ResponsesDialect:
     async def _finished(
         self, output: list[Json], finish_reason: str | None, usage: TokenUsage | None
     ) -> Json:
-        """Return the finished response, stored unless the request asks otherwise."""
+        """Return the finished response, stored unless the request forbids that."""
         assert self._asked is not None
         response = self._response = answers.finished_response(
             self._response, output, finish_reason, usage, self._wall()

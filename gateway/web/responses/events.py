@@ -98,7 +98,7 @@ class ResponseEvents:
         return self._encode(self._close_item()), self._output
 
     def last(self, response: Json) -> bytes:
-        """Return the last event, which says how the response has ended."""
+        """Return the last event, which has the final state of the response."""
         return self._encode([(f"response.{response['status']}", {"response": response})])
 
     def _chunk_events(self, payload: bytes) -> bytes:

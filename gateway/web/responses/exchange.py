@@ -40,7 +40,7 @@ class ResponsesExchange(HttpExchange):
         self._responses = self._dialect
         self._background_responses = stores.background_responses
         self.detached = asyncio.Event()
-        """Set when the exchange goes on in the background."""
+        """Set when the exchange continues in the background."""
         self.background: BackgroundResponse | None = None
 
     @property
@@ -59,7 +59,7 @@ class ResponsesExchange(HttpExchange):
         )
 
     async def read_request(self, tenant: Tenant) -> InferenceRequest:
-        """Return the decoded body; detach if it asks for a background response."""
+        """Return the decoded body; detach if it requests a background response."""
         request = await super().read_request(tenant)
         if self._responses.background:
             task = asyncio.current_task()

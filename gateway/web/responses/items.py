@@ -106,7 +106,7 @@ def response_id_of(item_id: str) -> str | None:
 
 
 def compaction_item(identity: str, summary: str) -> Json:
-    """Return the item that stands for a conversation, with its summary."""
+    """Return the item that replaces a conversation, with its summary."""
     return {
         "id": identity,
         "type": "compaction",

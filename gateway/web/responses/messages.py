@@ -24,7 +24,7 @@ from gateway.web.responses.tools import arguments_with_text, function_name
 Json = dict[str, Any]
 
 SUMMARY = "Summary of the conversation until here:\n"
-"""The beginning of the message that stands for a compacted conversation."""
+"""The beginning of the message that replaces a compacted conversation."""
 
 
 def chat_messages(

@@ -1,4 +1,4 @@
-"""Handlers of stored responses: retrieve, delete, cancel, list the input items. A tenant sees only its own."""
+"""Handlers of the calling tenant's stored responses: retrieve, delete, cancel, list the input items."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -110,7 +110,7 @@ class StoredResponseHandlers:
     async def input_items(self, http: web.Request) -> bytes:
         """List the items of a response's own input, newest first unless asked otherwise.
 
-        The `after` parameter names the last item that the client knows already.
+        The `after` parameter names the last item that the client has already.
         """
         asked = requested_page(http, limit=ITEMS, limit_max=ITEMS_MAX)
         stored = await self._found(http)

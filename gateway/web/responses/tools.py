@@ -49,7 +49,7 @@ HOSTED_TOOLS = (
 
 
 class ClientTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as the client knows it."""
+    """A tool under its name in the client's request."""
 
     name: str
     namespace: str | None = None

@@ -1,7 +1,7 @@
 """Background responses, which continue after their client has disconnected, and which any gateway can stream.
 
 request --detached--> response --events, in batches--> database <-- follow: any gateway, from any event on
-                       ^ cancelled when the database says so
+                       ^ cancelled when it is cancelled in the database
 """
 
 import asyncio
