@@ -1,7 +1,7 @@
 """A simulator that judges policies: simulated engines serve a trace, routed by the policies of the real gateway.
 
-Read in this order: trace, engines/, gateway_view, gateway, gateway_news, simulation (with simulation_parts, which
-builds what it needs), outcome, trial (with a scenario).
+Read in this order: trace, engines/, gateway_view, gateway, gateway_announcements, simulation (with
+simulation_parts, which builds what it needs), outcome, trial (with a scenario).
 
 workloads generates traces, with the lengths of class_lengths. In turns/ requests wait as in the gateway's queue;
 waiting_orders are those of engines, and of gateways without it. worker_speeds is what a gateway learns of workers,

@@ -7,8 +7,8 @@
 
 A tenant belongs to a cell by the rule of the gateway (policies/cell_ownership.py). The gateways of a cell share one
 view of the fleet and one queue, as through the Redis of their cell. The prefix index is one object for all cells: a
-cell follows the caches of its own tenants and of all groups of tenants that share one, so that it knows of its
-requests' prefixes what the index of all cells would know.
+cell follows the caches of its own tenants and of all groups of tenants that share one, so that it has all prefixes
+of its requests that the index of all cells would have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from policies.simulation.gateway_view import GatewayView
 from radix_cache.match import WorkerId
 
 PERIOD_SECONDS = 0.1
-"""As gateway/cells/cell_loads.py has it."""
+"""PERIOD_SECONDS of gateway/cells/cell_loads.py."""
 
 
 class TenantCells:
@@ -52,7 +52,7 @@ class CellExchange:
         self._homes = homes
         self._away_tokens = [0] * len(views)
         self._published = [[NO_TOTALS] * workers for _ in views]
-        self._news: list[set[int]] = [set() for _ in views]
+        self._changed: list[set[int]] = [set() for _ in views]
         """By cell: workers of which other cells have published a change since its last exchange."""
         self._progress: list[Sequence[QueueProgress] | None] = [None] * len(views)
         self._windows = [0] * len(views)
@@ -60,7 +60,7 @@ class CellExchange:
         """By worker: sums of what was published, and how many cells have requests there."""
 
     def exchange(self, cell: int, window_tokens: int, now: float) -> None:
-        """Publish what a cell has now, and have its view count what the others have published.
+        """Publish what a cell has now, and let its view count what the others have published.
 
         `window_tokens`: of a worker, by the cell.
         """
@@ -68,10 +68,10 @@ class CellExchange:
         self._publish(cell, {worker: view.own_load(worker) for worker in view.take_changed()})
         if window_tokens != self._windows[cell]:
             self.take_window(cell, window_tokens)
-            self._news[cell] = set(range(len(own)))
-        for worker in sorted(self._news[cell]):
+            self._changed[cell] = set(range(len(own)))
+        for worker in sorted(self._changed[cell]):
             view.take_load_of_cells(worker, self._others(worker, own[worker], window_tokens), now)
-        self._news[cell].clear()
+        self._changed[cell].clear()
 
     def progress(self, cell: int, own: Sequence[QueueProgress]) -> list[Sequence[QueueProgress]]:
         """Publish a cell's progress, and return what the others have published."""
@@ -106,6 +106,6 @@ class CellExchange:
             self._streams[worker] += load.streams - before.streams
             self._kv_tokens[worker] += load.kv_tokens - before.kv_tokens
             self._cells[worker] += (load.streams > 0) - (before.streams > 0)
-        for at, news in enumerate(self._news):
+        for at, unread in enumerate(self._changed):
             if at != cell:
-                news.update(changed)
+                unread.update(changed)

@@ -1,6 +1,6 @@
 """A discrete-event simulation: plays a trace against simulated engines, with the real policies deciding.
 
-    arrival --> policy ranks what this gateway knows --> engine --> first token --> end
+    arrival --> policy ranks by this gateway's view  --> engine --> first token --> end
                    ^                                       |  stored, evicted     (events, perhaps late or lost)
                    +---------- loads, predictions ---------+------------------> index
 
@@ -19,7 +19,7 @@ from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.cells import PERIOD_SECONDS, CellExchange, TenantCells
 from policies.simulation.engines.block_cache import BlockCache
 from policies.simulation.engines.simulated_engine import SimulatedCache, SimulatedEngine, SimulatedJob
-from policies.simulation.gateway_news import GatewayNews, InFlightRequest
+from policies.simulation.gateway_announcements import GatewayAnnouncements, InFlightRequest
 from policies.simulation.gateway_view import Expected, GatewayView
 from policies.simulation.index_events import IndexEvents
 from policies.simulation.known_blocks import BlockPaths, KnownBlocks, KnownPrefixes
@@ -55,7 +55,7 @@ class Simulation:
         known: KnownPrefixes | None = None,
         bounds: bool = False,
     ) -> None:
-        """`bounds`: whether outcomes say what the engines' own steps allow at best."""
+        """`bounds`: whether outcomes have the least TTFT that the engines' own steps allow."""
         self._trace = trace
         self._bounds = bounds
         self._scenario = scenario
@@ -78,7 +78,7 @@ class Simulation:
         )
         for cell in range(scenario.cells if scenario.cells > 1 else 0):
             self._exchange.take_window(cell, scenario.window_tokens or 0)
-        self._news = GatewayNews(
+        self._announcements = GatewayAnnouncements(
             [gateway.view for gateway in self._gateways],
             scenario,
             self._events,
@@ -156,7 +156,7 @@ class Simulation:
             uncached, output = self.tokens(number)
             gateway = self._queries[number][0]
             self._turns_of(number).arrive(number, request, uncached, output, now)
-            self._news.take_reply(gateway, range(len(self._ids)), now)
+            self._announcements.take_reply(gateway, range(len(self._ids)), now)
             return
         route = self._route(number, now)
         if route is not None:
@@ -166,7 +166,7 @@ class Simulation:
         self._view_of(number).prefixes.wait(number, request)
 
     def _view_of(self, number: int) -> GatewayView:
-        """Return what the gateway that has the request knows."""
+        """Return the view of the gateway that has the request."""
         return self._gateways[self._queries[number][0]].view
 
     def route(self, number: int, terms: TurnTerms, closed: ClosedWorkers, now: float) -> Route | None:
@@ -178,7 +178,7 @@ class Simulation:
         return self._gateways[self._queries[number][0]].vain_look()
 
     def ahead(self, number: int, worker: WorkerId) -> WorkerAhead:
-        """Return what is ahead of a worker, as it is known where the request takes its turn."""
+        """Return the tokens and streams ahead of a worker, by the view that gives the request its turn."""
         return self._gateways[self._queries[number][0]].ahead(self._places[worker])
 
     def begin_to_wait(self, number: int) -> None:
@@ -208,7 +208,7 @@ class Simulation:
         return self._ids[awaited.worker] not in closed and view.fits(awaited.worker, 1, window_tokens)
 
     def any_room(self, window_tokens: int, closed: ClosedWorkers) -> bool:
-        """Return whether a worker that is not closed has room in such a window, as the only gateway knows it."""
+        """Return whether a worker that is not closed has room in such a window, by the only gateway's view."""
         fits = self._gateways[0].view.fits
         return any(fits(at, 1, window_tokens) and self._ids[at] not in closed for at in self._up)
 
@@ -227,7 +227,7 @@ class Simulation:
         self._end(number, error)
 
     def ms_per_token(self, number: int) -> float:
-        """Return the workers' mean prefill time of a token, as the request's gateway knows it."""
+        """Return the workers' mean prefill time of a token, by the view of the request's gateway."""
         return self._view_of(number).speeds.ms_per_token
 
     def fillable_workers(self) -> Sequence[WorkerId]:
@@ -269,7 +269,7 @@ class Simulation:
         self._predicted_tokens += route.matched_tokens
         outcome = self._outcomes[number]
         outcome.worker, outcome.attempts = worker, outcome.attempts + 1
-        self._news.dispatched(sent, request, now)
+        self._announcements.dispatched(sent, request, now)
         engine = self._engines[worker]
         before = engine.ends_at
         engine.submit(SimulatedJob(number, request, now), now)
@@ -341,14 +341,14 @@ class Simulation:
         outcome, sent = self._outcomes[job.number], self._sent[job.number]
         outcome.first_at = now
         outcome.cached_tokens = job.cached_tokens
-        self._news.first_token(sent, now)
+        self._announcements.first_token(sent, now)
         view = self._gateways[sent.gateway].view
         view.speeds.learn_first_token(sent.worker, sent.tokens_ahead, 1000 * (now - sent.at))
 
     def _finished(self, job: SimulatedJob, now: float) -> None:
         outcome, sent = self._outcomes[job.number], self._sent.pop(job.number)
         outcome.last_at = now
-        self._news.ended(sent, now)
+        self._announcements.ended(sent, now)
         if self._turns:
             self._turns_of(job.number).finish(job.number, job.cached_tokens)
         gateway = self._gateways[sent.gateway]
@@ -397,8 +397,8 @@ class Simulation:
         """Handle a request that was lost with its worker: send it again unless its answer has begun."""
         number, outcome, sent = job.number, self._outcomes[job.number], self._sent.pop(job.number)
         if not sent.started:
-            self._news.first_token(sent, now)
-        self._news.ended(sent, now)
+            self._announcements.first_token(sent, now)
+        self._announcements.ended(sent, now)
         if self._turns:
             self._turns_of(number).cancel(number)
         if outcome.first_at is not None:

@@ -1,11 +1,11 @@
-"""What the gateways of a simulation learn of each other's requests, and when.
+"""Announcements between the gateways of a simulation: what each learns of the others' requests, and when.
 
     dispatch, end    as soon as KV events reach the index (Scenario.event_seconds)
     first token      the same, if the prompt has brought a whole block to its worker: the index then shows it there
     change of load   after Scenario.sync_seconds, or never
     queue's load     with each reply of the queue that all gateways share, at once
 
-Gateways that share one view of the fleet know everything at once, and learn nothing here.
+Gateways that share one view of the fleet have the same loads at once, and need no announcements.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -38,7 +38,7 @@ class InFlightRequest:
         """Whether its first token has come."""
 
 
-class GatewayNews:
+class GatewayAnnouncements:
     """Counts each request in flight at its gateway, and passes that on to the other gateways."""
 
     def __init__(
@@ -50,10 +50,10 @@ class GatewayNews:
         shared: bool,
         queue_view: QueueView | None,
     ) -> None:
-        """Create the news of these gateways.
+        """Create the announcements between these gateways.
 
-        `views`: of each gateway. `shared`: whether gateways share them, and have no news for each other.
-        `queue_view`: what the queue of several gateways knows, where they take turns.
+        `views`: of each gateway. `shared`: whether gateways share them, and announce nothing to each other.
+        `queue_view`: the loads that the queue of several gateways counts, where they take turns.
         """
         self._views = views
         self._scenario = scenario
@@ -67,10 +67,10 @@ class GatewayNews:
         self._views[sent.gateway].dispatched(worker, number, request, expected, now)
         tokens = expected.uncached_tokens
 
-        def heard(view: GatewayView, then: float) -> None:
+        def apply(view: GatewayView, then: float) -> None:
             view.dispatched_elsewhere(worker, number, request, uncached_tokens=tokens, sent_at=now, now=then)
 
-        self._notify_others(sent, heard, now)
+        self._notify_others(sent, apply, now)
         self._report_load(sent, LoadTotals(tokens, 1, expected.kv_tokens), now)
         self.take_reply(sent.gateway, (worker,), now)
 
@@ -101,15 +101,15 @@ class GatewayNews:
                 self._views[gateway].take_queue_load(worker, self._queue_view.of(worker), now)
 
     def _notify_others(
-        self, sent: InFlightRequest, heard: Callable[[GatewayView, float], None], now: float
+        self, sent: InFlightRequest, apply: Callable[[GatewayView, float], None], now: float
     ) -> None:
         """Notify the other gateways of a dispatch, first token or end, as soon as KV events reach the index."""
         later = self._scenario.event_seconds
         for view in self._other_views(sent):
             if later:
-                self._events.at(now + later, partial(heard, view))
+                self._events.at(now + later, partial(apply, view))
             else:
-                heard(view, now)
+                apply(view, now)
 
     def _report_load(self, sent: InFlightRequest, change: LoadTotals, now: float) -> None:
         """Report a change of a worker's load: to the queue at once, to the other gateways later, or never."""
