@@ -7,8 +7,8 @@
 A cell that joins takes its part of the organisations from all others; one that leaves gives up its own, and no
 other organisation moves. The rule needs only the names of the living cells, so a load balancer can follow it too.
 
-Workers serve all cells, and each worker is at home in one of them by the same rule. What cells know of each
-other's loads is late, so that all of them would choose the worker that was idle a moment ago. So a cell counts more
+Workers serve all cells, and each worker is at home in one of them, its home cell, by the same rule. Cells get each
+other's loads late, so that all of them would choose the worker that was idle a moment ago. So a cell counts more
 tokens as queued on the workers that are at home elsewhere (away_tokens), and more for a longer prompt (AWAY_RISK of
 policies/routing/estimate.py): it takes one of its own, and another one where its own have much to do. These tokens
 are less than the others' fair part of a window: a cell whose own workers are full takes others, also where the
@@ -47,7 +47,7 @@ def away_tokens(window_tokens: int, others: int, before: int = 0) -> int:
     """Return how many tokens count as queued in addition on a worker that is at home in another cell.
 
     `window_tokens`: the worker's window. `others`: how many other cells there are. `before`: the number so far;
-    small changes of the window keep it, since each new number has all workers ranked anew.
+    small changes of the window keep it, since with each new number all workers are ranked again.
     """
     most = min(AWAY_TOKENS, int(AWAY_SHARE * fair_part(window_tokens, others)))
     if most < 2 * before <= 2 * most:

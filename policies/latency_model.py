@@ -15,7 +15,7 @@ chapter "The RLS Algorithm"), in two numbers and a 2 x 2 matrix per worker. Thre
 * The covariance matrix is bounded, so that a day of prompts of equal length, which teach nothing of the slope,
   cannot make it grow without bound.
 
-Few samples say more of the moment than of the worker: a first answer is slow because kernels are compiled and
+Few samples depend more on the moment than on the worker: a first answer is slow because kernels are compiled and
 weights paged in, and would make the one worker that was tried look worse than those that never were. So all workers
 of the same models teach one more fit, the fleet's, and each worker counts as equal to the fleet as long as little
 is known of it: with n samples its own fit has the weight n / (n + 16) (James and Stein's shrinkage; the mean is
@@ -156,7 +156,7 @@ def updated_step_ms(step_ms: float, tpot_ms: float) -> float:
 def computed_tokens(since_ms: float, tokens_queued: int, speed: Speed) -> int:
     """Return how many of the queued tokens the worker has computed by now.
 
-    `since_ms` is the time since the last first token, or since the queue was empty. A first token tells only that a
+    `since_ms` is the time since the last first token, or since the queue was empty. A first token shows only that a
     whole prompt is done, so between two of them progress is estimated: the share that has passed of the time that
     the whole queue takes, which for a few tokens is hardly less than a step. Running streams and unfull steps slow
     a worker (PACE), and a prompt that should be done but has brought no first token is not done (COMPUTED_MAX).

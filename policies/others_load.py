@@ -1,16 +1,16 @@
-"""The work that other gateways have sent to a worker: an estimate as of now, from late reports and from news.
+"""The work that other gateways have sent to a worker: an estimate as of now, from late reports and announcements.
 
-Loads are reported now and then, each as of a moment in the past. Dispatches and ends are told one by one, soon
+Loads are reported now and then, each as of a moment in the past. Dispatches and ends are announced one by one, soon
 after they have happened, by the predictions in the prefix index (radix_cache/shared/predictions.py). So are prompts
 that are computed: their worker then holds all blocks that they brought.
 
-    report as of T0 + dispatches told since T0 - ends told since T0 - prompts computed since T0
+    report as of T0 + dispatches announced since T0 - ends announced since T0 - prompts computed since T0
 
     ----------------T0----D1---E0---C1---D2------> now
-     in the report  |     told since
+     in the report  |     announced since
 
-A prompt that brings no whole block is not told as computed. While no report has its dispatch, a prompt counts as
-queued for PATIENCE times the predicted time to its first token at most: so a gateway to which loads are never
+A prompt that brings no whole block is not announced as computed. While no report has its dispatch, a prompt counts
+as queued for PATIENCE times the predicted time to its first token at most: so a gateway to which loads are never
 reported counts no prompt for long.
 """
 
@@ -62,7 +62,7 @@ class AnnouncedRequest(msgspec.Struct, gc=False):
     kv_tokens: int
     sent_at: float
     computed_at: float | None = None
-    """When its prompt was told to be computed; None before."""
+    """When its prompt was computed, as announced; None before."""
 
 
 class OthersLoad(Generic[RequestKey]):
@@ -85,11 +85,11 @@ class OthersLoad(Generic[RequestKey]):
         self.forget()
 
     def forget(self) -> None:
-        """Forget everything that was reported and told."""
+        """Drop everything that was reported and announced."""
         self._reported = NO_TOTALS
         self._as_of = float("-inf")
         self._since: dict[RequestKey, AnnouncedRequest] = {}
-        """Dispatches under way that the report does not have, in the order in which they were told."""
+        """Dispatches under way that the report does not have, in the order in which they were announced."""
         self._before: dict[RequestKey, AnnouncedRequest] = {}
         """The dispatches under way that the report has."""
         self._ended: deque[tuple[float, int]] = deque()
@@ -142,7 +142,7 @@ class OthersLoad(Generic[RequestKey]):
     def dispatched(
         self, key: RequestKey, *, uncached_tokens: int, kv_tokens: int, sent_at: float, ready_at: float
     ) -> None:
-        """Count a dispatch that is told; `ready_at`: when its prompt must have been computed."""
+        """Count an announced dispatch; `ready_at`: when its prompt must have been computed."""
         dispatch = AnnouncedRequest(uncached_tokens, uncached_tokens, kv_tokens, sent_at)
         if sent_at <= self._as_of:
             self._before[key] = dispatch
@@ -154,7 +154,7 @@ class OthersLoad(Generic[RequestKey]):
         self._kv += kv_tokens
 
     def ended(self, key: RequestKey, at: float) -> None:
-        """Take off a request whose end is told; one that was never told has no effect."""
+        """Take off a request that has ended, as announced; one that was never announced has no effect."""
         dispatch = self._since.pop(key, None)
         if dispatch is not None:
             self._take_off(dispatch)
@@ -166,7 +166,7 @@ class OthersLoad(Generic[RequestKey]):
             self._kv -= reported.kv_tokens
 
     def computed(self, key: RequestKey, at: float) -> None:
-        """Take the prompt of a request off the queue, which is told to be computed; twice has no effect."""
+        """Take the prompt of a request off the queue: it is computed, as announced. Twice has no effect."""
         dispatch = self._since.get(key)
         if dispatch is not None:
             self._tokens -= dispatch.tokens_queued

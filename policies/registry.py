@@ -137,7 +137,7 @@ def _named(name: str, built_in: tuple[type[Any], ...], group: str, *has: str) ->
 def _all(built_in: tuple[type[Any], ...], group: str) -> dict[str, type[Any] | EntryPoint]:
     """Return what is registered in a group by name.
 
-    Entry points are not loaded here: a broken package is an error only where its own policy is asked for.
+    Entry points are not loaded here: a broken package is an error only where its own policy is used.
     """
     known: dict[str, type[Any] | EntryPoint] = {policy.name: policy for policy in built_in}
     for point in _installed(group):

@@ -6,7 +6,7 @@
     chat          500 ms    a person reading
     batch        2000 ms    work that no person waits for
 
-Each request has a class; the tenant's plan says which classes it may ask for. Inside a tenant the more urgent class
+Each request has a class; the tenant's plan lists the classes that it may use. Inside a tenant the more urgent class
 goes first. Across tenants the class changes nothing (policy `priority` apart), for otherwise every tenant would
 call its requests urgent. Batch work is the exception: it gets what the other classes leave.
 """

@@ -44,8 +44,8 @@ class SpeedSamples:
 class LearntSpeed:
     """One worker's speed: its own samples, shrunk towards those of all workers of the same models.
 
-    While little is known of a worker, its operator's rating stands in for the others' samples, since the worker may
-    be another GPU than theirs; without a rating, what its engine reports does.
+    While a worker has few samples, its operator's rating is used in place of the others' samples, since the worker
+    may be another GPU than theirs; without a rating, what its engine reports is used.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class LearntSpeed:
         self.fleet: SpeedSamples | None = None
         """The samples of all workers that serve the same models; None: it shares none yet."""
         self.sample_asked_at = float("-inf")
-        """When a sample was last asked for that would not have come by itself."""
+        """When a request was last streamed for the sake of a sample."""
         self._seen = (0, 0)
 
     @property
@@ -133,7 +133,7 @@ class LearntSpeed:
 class FleetSpeeds:
     """The samples of all workers, by the set of models that they serve.
 
-    Of more than MODELS_MAX different sets, the later workers stand alone.
+    Of more than MODELS_MAX different sets, the later workers share no samples.
     """
 
     _by_models: dict[frozenset[str], SpeedSamples] = field(default_factory=dict)

@@ -54,7 +54,7 @@ LEASE_MS = 1000
 """How long the loads of a cell count after its last report."""
 
 MODELS_MAX = 8
-"""Models of one worker whose windows are compared."""
+"""The most models of one worker of which the windows are compared."""
 
 _SHARE = Script.from_text(
     """#!lua

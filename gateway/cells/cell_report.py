@@ -12,7 +12,7 @@ from policies.cell_turns import QueueProgress
 log = logging.getLogger(__name__)
 
 WORKERS_MAX = 8192
-"""Workers whose loads one cell shares."""
+"""The most workers in the loads that one cell shares."""
 
 QUEUES_MAX = 1024
 """Queues of one cell that keep in step with those of the others."""

@@ -28,7 +28,7 @@ ANSWER_MS = 250
 """How long gateways get the same list of the living: a renewal does not read the leases of all the others."""
 
 OWNERS_MAX = 10_000
-"""Organisations whose cell is remembered."""
+"""The most organisations in the cache of owners."""
 
 _RENEW = Script.from_text(
     """#!lua

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 WARNED_SECONDS = 60.0
 WARNED_MAX = 1000
-"""Workers whose last warning is remembered."""
+"""Workers for which the time of the last warning is kept."""
 
 CONTEXT_LENGTH_MAX = 2**20
 """Tokens that prompt and answer may have together, where the model's `context_length` is unknown."""

@@ -28,7 +28,7 @@ KEPT_SECONDS = 0.1
 with four workers, and 0.3 ms with a thousand."""
 
 WORKERS_MAX = 64
-"""Workers whose speeds are averaged."""
+"""The most workers in the mean of speeds."""
 
 
 class KeptWindow(NamedTuple):

@@ -14,7 +14,7 @@ from policies.others_load import NO_TOTALS
 from radix_cache.match import WorkerId
 
 MODELS_MAX = 64
-"""Models whose queues one call handles."""
+"""The most models with queues in one call."""
 
 
 class QueuePeer:

@@ -176,7 +176,7 @@ class WaitingRoom(Generic[Placed]):
 
     @property
     def some_wait(self) -> bool:
-        """Whether a request has no turn yet; one whose first reply of Redis is still due does not count."""
+        """Whether a request has no turn yet; one that waits for the first reply of Redis does not count."""
         return self._occupancy.some_wait
 
     def update_estimate(self, ticket: Ticket) -> None:

@@ -29,7 +29,7 @@ AT_ONE_TIME = Window(seconds=0.0)
 """The window of limits of concurrency, which have none."""
 
 CACHED_MAX = 4096
-"""Tuples of scopes whose limits for a model are remembered."""
+"""The most tuples of scopes in the cache of limits by model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ def open_cell_relay(gateway: Gateway, stack: AsyncExitStack) -> CellRelay | None
 
 
 async def join_cells(gateway: Gateway) -> None:
-    """Announce this gateway, whose listeners are open, to the gateways of all cells."""
+    """Announce this gateway, which has opened its listeners, to the gateways of all cells."""
     if gateway.cells is not None:
         await gateway.cells.living.renew()
         gateway.supervisor.start("cells", gateway.cells.living.run)

@@ -2,12 +2,13 @@
 
     arrives --ranked--> no room: waits for its own worker, and counts there in the ranking of others
                                    |    ^
-                                   |    +-- ranked anew, the one that was ranked longest ago (estimate_ages.py)
+                                   |    +-- ranked again, the one that was ranked longest ago (estimate_ages.py)
                                    +------> its turn, and room at that worker: sent
 
-A ranking that does not see what waits prefers a full worker again and again: all that is ahead of it is a window.
-Requests then wait for it beside idle workers, and at its turn each of them looks at all workers anew, in vain. With
-what waits counted, requests are spread as if they were sent at once. Those whose worker has no room need no look.
+A ranking that does not count waiting requests prefers a full worker many times: only a window of work is ahead
+there. Requests then wait for it beside idle workers, and each of them is ranked again in its turn, in vain. With
+waiting requests counted, they are spread as if they were sent at once, and one with a full worker need not be
+ranked.
 
 A request has a worker of its own if that holds more of its prompt than all others, by what is worth a wait. Others
 take any good worker with room in their turn, so that tenants get their shares. So do all requests where tenants
@@ -15,14 +16,14 @@ contend or several classes come (`DispatchWindow.awaits_one`): a request that go
 have their prompts ahead of it.
 
 Once requests wait for every worker (`AwaitedTokens.counted`) nothing counts: no worker would be idle, so a request
-that leaves its prefix only moves what waits from one queue to another, and has the prefix computed anew.
+that leaves its prefix only moves waiting work from one queue to another, and has the prefix computed again.
 
 Fleets of agents near saturation, mean TTFT over that without a queue, seven seeds: 1.29, 1.67, 1.05, 0.79, 0.87,
 1.22 and 1.09 before; 0.65, 1.14, 1.01, 1.13, 0.83, 0.79 and 0.80 now. Other agents far past saturation, five seeds:
 1.26, 0.72, 0.63, 1.12 and 0.74 before; 0.93, 0.89, 0.61, 0.76 and 0.75 now.
 
 To the queue of all gateways a gateway names the request's own worker alone. What waits in one gateway counts once
-for each of them, since all see the same traffic: two gateways, the first agents, three seeds: 1.29, 3.17 and 1.21
+for each of them, since all get the same traffic: two gateways, the first agents, three seeds: 1.29, 3.17 and 1.21
 before; 1.16, 1.17 and 0.67 now. That queue passes over up to 128 requests then (search_bounds.py).
 """
 
@@ -34,9 +35,9 @@ from policies.admission.hold import HOLD_MS
 from policies.routing.protocol import Route
 
 Key = TypeVar("Key", bound=Hashable)
-"""What a request is known by."""
+"""The key of a request."""
 Place = TypeVar("Place", bound=Hashable)
-"""What a worker is known by."""
+"""The key of a worker."""
 
 NOTHING: Mapping[Any, int] = MappingProxyType({})
 
@@ -73,7 +74,7 @@ class AwaitedTokens(Generic[Key, Place]):
         self.tokens[worker] = self.tokens.get(worker, 0) + tokens
 
     def leave(self, request: Key) -> Place | None:
-        """Let a request wait no more; return the worker that it waited for. Twice has no effect."""
+        """End a request's wait; return the worker that it waited for. Calling it twice has no effect."""
         worker, tokens = self._of.pop(request, (None, 0))
         if worker is not None:
             self.tokens[worker] -= tokens

@@ -12,13 +12,13 @@ at most a window of uncached prompt tokens at a time; what has no space in the w
 A prompt that is longer than its window holds an engine for its whole length, so it leaves another worker open,
 unless it is of a tenant with little of the recent work.
 
-window_sizes.py says how wide each window is, window_room.py whether a worker has room in it, hold.py whether a
+window_sizes.py computes how wide each window is, window_room.py whether a worker has room in it, hold.py whether a
 request takes a worker with room or waits for a better one, closed_workers.py which workers others wait for.
 docs/pages/measures/policy-experiments.md has the experiments.
 
 A gateway that gives turns by itself follows these rules, and so do dispatch_windows.lua and best_route.lua in
 gateway/queueing/shared/lua for the turns of all gateways, inside Redis. Only there, and in the simulation, is the
-work of other cells told apart (`of_other_cells` of fits_window).
+work of other cells counted by itself (`of_other_cells` of fits_window).
 """
 
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return is_narrow or work_share > (CROWDING_SHARE / CROWDING_MAX if self.contended else CROWDING_SHARE)
 
     def tokens(self, worker: WorkerId, *, is_narrow: bool, patient: bool) -> int:
-        """Return the window of a worker for a request. `patient`: as `is_patient` says of the request."""
+        """Return the window of a worker for a request. `patient`: the result of `is_patient` for the request."""
         filled = self.filled
         if patient and filled is not None:
             if worker > filled.last_open:

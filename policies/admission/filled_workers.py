@@ -51,7 +51,7 @@ OPEN_WAIT_SHARE = 0.04
 """What they wait for each other on open workers at most, in the mean, as a share of their TTFT target."""
 
 CROWD_OF_FLEET = 0.125
-"""A tenant that asks for less than this share of what the workers can compute is no crowd."""
+"""A tenant with a demand below this share of what the workers can compute is no crowd."""
 
 OPEN_OF_WORKERS = 4
 """Beside tenants that crowd at most one of so many workers is open: the crowd has most of the work."""

@@ -15,10 +15,10 @@ left.
 Settling replaces a reserved cost by the actual one in the window in which it was reserved. A cost reserved in a
 fixed window that is over changes nothing any more. In a bucket costs drain in their order, and a cost that has
 drained already cannot be refunded: the refund would be taken from the cost of other requests. The receipt of a
-charge says when the charge will have drained, as far as was known when it was written. Later refunds of earlier
-charges let it drain sooner than its receipt says; a refund in the time between is taken from the cost of other
-requests. It is at most what those earlier refunds have freed, and all such refunds together are at most what was
-reserved and not used (tests/property/test_late_refunds.py). Fixed windows are exact.
+charge is the time at which the charge will have drained, as computed when it was written. Later refunds of earlier
+charges let it drain sooner than its receipt; a refund in the time between is taken from the cost of other requests.
+It is at most what those earlier refunds have freed, and all such refunds together are at most what was reserved and
+not used (tests/property/test_late_refunds.py). Fixed windows are exact.
 
 gateway/quotas/lua/windows.lua repeats this inside Redis, and decisions.lua beside it what is left and the wait
 until a refused cost fits; one test suite holds both to the same results.

@@ -1,6 +1,6 @@
-"""When a request that waits for its own worker is looked at again, in the queue of all gateways.
+"""When a request that waits for its own worker is tried again, in the queue of all gateways.
 
-    look at a request --no worker will do--> passed over: what was seen is kept --a worker changed--> look again
+    look at a request --no worker will do--> passed over: the loads are kept -----a worker changed--> look again
                                                   |       ^
                                                   +-------+ nothing changed: it is passed over without a look
 
@@ -11,11 +11,11 @@ A request waits for the workers that are close enough to the best one (`waits_fo
     streams are fewer, and the request has to leave slots       an engine may have a slot for it
     a worker with room was closed to it, and no longer is       the request before it has gone
 
-or its own routes, its window or its turn change. So no look is in vain that could be known to be, and none is late.
-A search ends when PASSED_OVER_MAX looks were in vain, or when as many requests were passed over as may be in all
-(passed_over_max of search_bounds.py): the next search goes on behind them.
+or its own routes, its window or its turn change. So no look is made that is certain to be in vain, and none is
+late. A search ends when PASSED_OVER_MAX looks were in vain, or when as many requests were passed over as may be in
+all (passed_over_max of search_bounds.py): the next search continues behind them.
 gateway/queueing/shared/lua/passed_over_requests.lua follows this rule, since a look costs Redis three commands; a
-gateway alone looks at requests by their last ranking (gateway/dispatch/last_ranking.py).
+gateway alone tries requests by their last ranking (gateway/dispatch/last_ranking.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ WorkerAhead = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VainLook:
-    """What was seen of the workers of a request that none of them will do for."""
+    """The loads of a request's workers at a look that found no room for it."""
 
     ahead: Mapping[WorkerId, WorkerAhead]
     """Of each of its workers."""

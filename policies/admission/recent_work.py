@@ -6,10 +6,10 @@ A tenant's work is what came of it or, if that is more, what had its turn after 
 while it waits. What came counts for two parts after the last of it: turns of long prompts may be further apart than
 a part lasts.
 
-Which tenants crowd says traffic_in_sight.py. What others would gain, if it were held back, is
-its share of all work: a tenant with a quarter of it that waits near saturation delays others little, a flood delays
-them much. A flood is of few tenants. Where it takes many to make up most of the work, the fleet is near saturation:
-to hold back most of what it has to do makes that worse, and everyone waits.
+traffic_in_sight.py decides which tenants crowd. The gain of the other tenants, if a tenant is held back, is its
+share of all work: a tenant with a quarter of it that waits near saturation delays others little, a flood delays
+them much. A flood is of few tenants. Where most of the work is that of many tenants, the fleet is near saturation:
+to hold back most of the work makes that worse, and all tenants wait.
 """
 
 from heapq import nlargest
@@ -20,14 +20,14 @@ PART_SECONDS = 2.0
 """How long a part lasts: what came before the last two is forgotten. A burst is shorter."""
 
 TENANTS_MAX = 1024
-"""Tenants that are told apart in a part; a tenant with much of the work is among the first."""
+"""Tenants that are counted by name in a part; a tenant with much of the work is among the first."""
 
 
 CROWDING_SHARE = 0.5
 """Tenants that crowd hold others up if they have more than this share of the work of the last seconds together."""
 
 CROWDED_SECONDS = 10.0
-"""For so long a tenant that has crowded is none of the others, while it asks for much."""
+"""For so long a tenant that has crowded does not count as one of the others, while its demand is high."""
 
 CROWDING_MAX = 2
 """Tenants that crowd and are counted: those with the most work."""
@@ -52,7 +52,7 @@ class WorkPart:
         return came if came > had_turns else had_turns
 
     def comes(self, tenant: str, tokens: int) -> bool:
-        """Count a request that came; return whether its tenant is told apart."""
+        """Count a request that came; return whether its tenant is counted by name."""
         came, before = self.came, self.came.get(tenant)
         if before is None:
             if len(came) >= TENANTS_MAX:
@@ -66,7 +66,7 @@ class WorkPart:
         return True
 
     def has_turn(self, tenant: str, tokens: int) -> bool:
-        """Count a request that has its turn after a wait; return whether its tenant is told apart."""
+        """Count a request that has its turn after a wait; return whether its tenant is counted by name."""
         turns, before = self.had_turns, self.had_turns.get(tenant)
         if before is None:
             if len(turns) >= TENANTS_MAX:
@@ -138,8 +138,8 @@ class RecentWork:
         """Return the tokens and squares that come in a second of tenants that do not crowd: see TenantDemand.
 
         A tenant that has crowded with much of the work is none of them for CROWDED_SECONDS, and neither are the
-        CROWDING_MAX with the most work of those that crowd, if more than `much` tokens of it come in a second: one
-        that asks for less waits as the others do. Neither is a tenant that begins with most of the work of a
+        CROWDING_MAX with the most work of those that crowd, if more than `much` tokens of it come in a second: a
+        tenant with less demand waits as the others do. Neither is a tenant that begins with most of the work of a
         part: a flood of which no request waits yet, at this gateway.
         """
         if now - self._began_at > PART_SECONDS:
@@ -157,8 +157,8 @@ class RecentWork:
     def share_with(self, tenant: str, tokens: int, now: float, *, tokens_per_second: float) -> float:
         """Return a tenant's share of the work, with a request of so many tokens.
 
-        Of more work than the workers compute, `tokens_per_second`, only as much counts: a flood that asks for many
-        times that would make the work of all others seem little.
+        Of more work than the workers compute, `tokens_per_second`, only as much counts: a flood of many times that
+        would make the work of all others seem little.
         """
         own, in_all = self.of_tenant(tenant, now)
         computed = tokens_per_second * max(PART_SECONDS, self._seconds(now))

@@ -1,6 +1,6 @@
 """Bounds of one search for a waiting request that fits a worker: how many requests it passes over.
 
-passed_over.py says when a request that was passed over is looked at again.
+passed_over.py decides when a request that was passed over is tried again.
 """
 
 from policies.load_order.least_loaded import RANKED_MAX

@@ -1,4 +1,4 @@
-"""What each tenant asks for in a second, while earlier work counts less and less."""
+"""The demand of each tenant: its prompt tokens in a second, where earlier ones count less and less."""
 
 from collections.abc import Iterable, Mapping
 from math import exp, inf
@@ -10,7 +10,7 @@ WEIGHT_MIN = 0.2
 """The part of the time that demand is counted over after which it is known."""
 
 FORGOTTEN = 0.01
-"""A tenant is forgotten once what it asked for counts less than this share of itself."""
+"""A tenant is dropped once its earlier demand counts less than this share of itself."""
 
 
 class TenantDemand:
@@ -38,7 +38,7 @@ class TenantDemand:
         self._total = sum(of[0] for of in faded.values()), sum(of[1] for of in faded.values())
 
     def knows(self, tenant: str) -> bool:
-        """Return whether a tenant has asked for anything that still counts."""
+        """Return whether a tenant has any demand that still counts."""
         return tenant in self._of
 
     def tokens_per_second(self, tenant: str) -> float:
@@ -49,7 +49,7 @@ class TenantDemand:
     def without(self, tenants: Iterable[str]) -> tuple[float, float]:
         """Return the tokens and the squares that come in a second of all but these tenants; infinity if not known.
 
-        The squares say how long requests wait for each other: a long prompt keeps many waiting.
+        By the squares follows how long requests wait for each other: a long prompt keeps many waiting.
         """
         if self._weight <= WEIGHT_MIN:
             return inf, inf

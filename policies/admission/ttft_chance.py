@@ -2,7 +2,7 @@
 
 A request that is refused misses its target for certain, and one that is sent and is late costs only its prefill. So
 it is refused if its chance is below CHANCE_MIN. The errors of predictions are assumed to follow Laplace's
-distribution, of which the fit of a worker's speed knows the mean distance b:
+distribution, with the mean distance b of the fit of a worker's speed:
 
     P(TTFT < prediction - d) = e^(-d/b) / 2           d = b ln(1 / (2 CHANCE_MIN))
 

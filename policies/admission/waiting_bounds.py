@@ -103,7 +103,7 @@ class DrainRate:
 
 
 def retry_after_seconds(waiting_units: float, units_per_second: float, longest_seconds: float) -> float:
-    """Return when a refused client should come back: once all that waits now has been given its turn.
+    """Return after how many seconds a refused client should try again: once all that waits now has had its turn.
 
     Without a measured rate the answer is one second. It is never less than a second, and never more than
     `longest_seconds`, the longest time that a request is left to wait.

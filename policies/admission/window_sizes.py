@@ -5,8 +5,8 @@ number of tokens (`tokens_max` of the settings). It becomes a time while there a
 have requests waiting and most of the recent work, beside one that has none waiting (traffic_in_sight.py): an engine
 cannot let a request overtake what it has been sent. The time is a share of the tightest TTFT target in sight, at
 the workers' learnt speed. In this time an engine computes the prompts ahead of the next urgent request; the rest of
-the target is left for the step under way and the request's own. Preempting is not enough: a step under way goes on
-to its end.
+the target is left for the step under way and the request's own. Preempting is not enough: a step under way runs to
+its end.
 
 A narrow window costs compute: its steps are short, and between two of them lies one without any prompt, since the
 next prompts are sent when the first tokens have come. Near saturation that alone makes a queue last. So it has to
@@ -110,7 +110,7 @@ def _shares_beside_crowd(flood: WaitingTotals, tokens_max: int) -> tuple[float, 
 
 
 def _of_short_prompts(flood: WaitingTotals, tokens_max: int) -> float:
-    """Return 1 where no flood stands or its prompts are short, and less the longer they are."""
+    """Return 1 without a standing flood or if its prompts are short, and less the longer they are."""
     if flood.tokens < STANDING_WINDOWS * tokens_max:
         return 1.0
     return min(1.0, SHORT_TOKENS * flood.requests / flood.tokens)

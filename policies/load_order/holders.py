@@ -15,7 +15,7 @@ LONGEST_MAX = 2
 """Of these, the holders of the longest part, whatever their load."""
 
 EXAMINED_MAX = 48
-"""Holders that are looked at to choose from."""
+"""The most holders that are compared."""
 
 WEIGHTS = CostOptions()
 

@@ -1,6 +1,6 @@
-"""The least loaded workers of a model, kept in order as loads change, so that no request looks at all workers.
+"""The least loaded workers of a model, kept in order as loads change, so that no request compares all workers.
 
-    load, health or report of a worker changes --> noted as changed --> put in order again before the next question
+    load, health or report of a worker changes --> noted as changed --> put in order again before the next request
 
 Workers are in groups whose members a request of any length compares alike:
 
@@ -16,7 +16,7 @@ All queues of a group that drain do so at the same pace, so their keys have the 
 
 A lightly used worker pays less of the price of compute, by its number of streams (policies/routing/cost.py). So
 each worker is also in a group of those with about as many streams: where compute has a price, the groups that are
-lightly used are looked at too.
+lightly used are searched too.
 
 Of equal keys a random number decides, so that gateways with the same idle workers do not all choose the same one.
 """
@@ -74,7 +74,7 @@ STREAMS_EXACT = 10
 """Workers with more streams than this are grouped with those that have up to about a tenth more."""
 
 PRICE_MIN = 0.04
-"""Below this price of compute no lightly used workers are looked for: it is hardly worth anything to them."""
+"""Below this price of compute no lightly used workers are searched for: they save hardly anything."""
 
 _WEIGHTS = CostOptions()
 

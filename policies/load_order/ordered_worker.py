@@ -1,4 +1,4 @@
-"""OrderedWorker, what the order of a fleet by load needs to know of a worker."""
+"""OrderedWorker, the interface of a worker for the order of a fleet by load."""
 
 from functools import partial
 from typing import Protocol
@@ -8,7 +8,7 @@ from workers.worker import Speed, WorkerSnapshot
 
 
 class OrderedSpeed(Protocol):
-    """What is known of one worker's speed."""
+    """The speed of one worker."""
 
     @property
     def speed(self) -> Speed:
@@ -60,5 +60,5 @@ class OrderedWorker(Protocol):
         ...
 
     def snapshot(self, now: float) -> WorkerSnapshot:
-        """Return the worker as policies see it at this moment."""
+        """Return the worker's state at this moment, as policies get it."""
         ...

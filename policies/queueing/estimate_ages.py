@@ -1,7 +1,7 @@
-"""Which waiting request is to be estimated anew: the one that was estimated longest ago.
+"""The choice of the waiting request that is estimated again: the one that was estimated longest ago.
 
 A request's uncached tokens and its cost are estimated on arrival. While it waits, other requests compute its
-prefix, or a worker evicts that. So one waiting request is estimated anew each time turns are given, which bounds
+prefix, or a worker evicts that. So one waiting request is estimated again each time turns are given, which bounds
 the work, however many wait.
 """
 
@@ -12,7 +12,7 @@ AGE_SECONDS = 0.1
 """A younger estimate is kept."""
 
 Key = TypeVar("Key", bound=Hashable)
-"""What a request is known by."""
+"""The key of a request."""
 
 
 class EstimateAges(Generic[Key]):
@@ -30,7 +30,7 @@ class EstimateAges(Generic[Key]):
         self._estimated_at.pop(request, None)
 
     def take_due(self, now: float) -> Key | None:
-        """Return the request that is to be estimated anew, and count it as estimated now; None if none is due."""
+        """Return the request that is to be estimated again, and count it as estimated now; None if none is due."""
         for request, at in self._estimated_at.items():
             if now - at < AGE_SECONDS:
                 return None

@@ -1,8 +1,8 @@
 """The fairness account of a queue: the work that each tenant received lately against its share, and how even it is.
 
 Work is counted when a turn is given, corrected when the request ends, and fades: half of it counts after
-HALF_SECONDS. Shares are owed to tenants that wait; a tenant that asks for less than its share has got what it asked
-for, and is not compared.
+HALF_SECONDS. Shares are owed to tenants that wait; a tenant with less demand than its share has received all that
+it sent, and is not compared.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ WAITED_SECONDS = 60.0
 """A tenant that waited within this time is owed its share."""
 
 TENANTS_MAX = 1024
-"""Tenants that an account remembers; the longest unheard-of are forgotten first."""
+"""The most tenants in an account; those without work for longest are dropped first."""
 
 
 class TenantShare(NamedTuple):

@@ -3,7 +3,7 @@
     waiting tickets --TenantOrder: the first of each tenant--> heads --QueuePolicy: which tenant--> QueueTurn
 
 A policy works on a value: the shared counters as they are at one moment. It returns what it decided and the
-counters as they should be afterwards; the keeper of the counters (one process, or Redis) applies them. A policy
+counters as they should be afterwards; the store of the counters (one process, or Redis) applies them. A policy
 keeps no state, reads no clock and does no I/O.
 
 Work, not the number of requests, is the measure: `Ticket.cost` is in cost units (see cost_weights.py), charged at
@@ -27,7 +27,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One waiting request, as a queue policy sees it."""
+    """One waiting request, the input of a queue policy."""
 
     number: int
     """Order of arrival."""
@@ -39,7 +39,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     weight: float = 1.0
     """The tenant's share, relative to other tenants."""
     deadline: float | None = None
-    """When the first token is wanted, on the same clock; None: no hurry."""
+    """When the first token is due, on the same clock; None: no deadline."""
     uncached_tokens: int = 0
     """Prompt tokens to compute, on the worker that holds most of the prompt."""
     cached_tokens: int = 0
@@ -91,7 +91,7 @@ class QueueTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class QueuePolicy(Protocol):
-    """A rule that says which tenant's waiting request goes next; see the top of this file."""
+    """A rule that chooses the tenant with the next turn; see the top of this file."""
 
     name: ClassVar[str]
     options_type: ClassVar[type[QueueOptions]]
@@ -116,7 +116,7 @@ class QueuePolicy(Protocol):
 
 
 class TenantOrder(Protocol):
-    """A rule that says which of one tenant's waiting requests goes first."""
+    """A rule that chooses which of one tenant's waiting requests goes first."""
 
     name: ClassVar[str]
 

@@ -6,7 +6,7 @@
 The shares hold whatever the workers' speed.
 
 A tag is made when the turn is given, so a cost may be an estimate: a correction shifts F, and with it the tenant's
-next turn. A tenant that comes back is lifted to v: idle time earns no credit. For two tenants that wait all the
+next turn. A tenant that was idle is lifted to v: idle time earns no credit. For two tenants that wait all the
 time,
 
     |W1/w1 - W2/w2| <= c1/w1 + c2/w2                  of work given out

@@ -2,12 +2,12 @@
 
     next    the tenant with the least counter
     charge  counter += cost / weight (cost units)        when the turn is given
-    lift    counter = max(counter, least counter of the waiting tenants)        when an idle tenant comes back
+    lift    counter = max(counter, least counter of the waiting tenants)        when an idle tenant sends again
 
-If no tenant waits, the counter of the tenant that went last stands in for the least: idle time earns no
-credit. A turn is charged at its estimate and corrected at the end, where the paper counts tokens as they come. For
-two tenants that wait all the time, what they received differs by at most 2U, and by what the workers' window holds
-besides (U: largest cost over weight).
+If no tenant waits, the counter of the tenant that went last is used as the least: idle time earns no credit. A turn
+is charged at its estimate and corrected at the end, where the paper counts tokens as they come. For two tenants
+that wait all the time, what they received differs by at most 2U, and by what the workers' window holds besides (U:
+largest cost over weight).
 
 Source: Sheng et al.: Fairness in Serving Large Language Models (OSDI 2024).
 """

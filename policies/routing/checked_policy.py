@@ -15,7 +15,7 @@ from policies.routing.protocol import Candidate, Ranking, Route, RouteQuery, Rou
 
 
 class PolicyContractBroken(Exception):
-    """A routing policy raised an error or returned no ranking of its candidates; the text says which, and why."""
+    """A routing policy raised an error or returned no ranking of its candidates; the text has the cause."""
 
 
 def checked(policy: RoutingPolicy) -> RoutingPolicy:

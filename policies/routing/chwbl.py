@@ -10,7 +10,7 @@ prefix index, so it is what works when there is none.
 
 The order is a rendezvous instead of a ring: as stable when workers come and go, even without virtual nodes, and
 with nothing to store. A key shorter than what all prompts have in common would send all of them to one worker;
-prompts shorter than the key are told apart by all of their blocks.
+prompts shorter than the key are distinguished by all of their blocks.
 """
 
 from collections.abc import Sequence

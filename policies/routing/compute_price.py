@@ -8,14 +8,14 @@
 Q0 are the uncached tokens that were sent to a worker and whose prefill has not ended, computed ones included; the
 other symbols are those of cost.py. An idle fleet has no price: replicating a prefix is free there, and fastest.
 Where all workers have a backlog it is high: computing a prefix twice takes time from every request. A longer
-backlog at one worker is a long prompt, or a queue that requests can avoid, and says no more of the others: with the
-default `backlog_ms` no price of the fleet is above 6.
+backlog at one worker is a long prompt, or a queue that requests can avoid, and is no sign of more work at the
+others: with the default `backlog_ms` no price of the fleet is above 6.
 
 In a millisecond a slow worker does less of the work that waits, and fewer requests wait for it there. So its
 millisecond costs them less, in proportion to its speed, and a token costs the same on every worker.
 
-A worker with fewer streams than `light` is lightly used: it has joined lately, or is slow, and holds little that is
-asked for, while the others work for its part too. Its price is lower, and zero if it has no stream.
+A worker with fewer streams than `light` is lightly used: it has joined lately, or is slow, and holds few prefixes
+that requests have, while the others work for its part too. Its price is lower, and zero if it has no stream.
 
 Lost: the same price for a millisecond of every worker. Under backlog requests then waited at fast workers while
 slow ones had less to do: mean TTFT 1.04 times that of now in 42 scenarios of workers of unequal speed, unseen seed
@@ -64,7 +64,7 @@ def counted_backlog_ms(worker: WorkerSnapshot) -> float:
 
 
 def fleet_totals(candidates: Sequence[Candidate]) -> FleetTotals:
-    """Return the sums over the candidates, which stand for the fleet where a query has no sums of its own."""
+    """Return the sums over the candidates, which are used for the fleet where a query has no sums of its own."""
     backlog_ms = tokens_per_ms = 0.0
     streams = 0
     for candidate in candidates:

@@ -2,25 +2,25 @@
 
 To wait at the few holders of a prefix costs a little with every request; a copy on another worker costs much, once.
 How long the demand will last is not known, so this is the ski-rental problem: to rent until the rents have reached
-the price, and to buy then, costs at most twice what it would have cost to know (Karlin, Manasse, Rudolph, Sleator:
-Competitive snoopy caching, Algorithmica 1988).
+the price, and to buy then, costs at most twice the least cost with the demand known in advance (Karlin, Manasse,
+Rudolph, Sleator: Competitive snoopy caching, Algorithmica 1988).
 
     regret = max(0, wait at the chosen holder - least wait at a worker that lacks it) max(0, 1 - price)
     credit = sum over requests of regret exp(- age / PAYBACK_SECONDS)
     copy   = - min(credit, s part (1 + price + w delayed)) in the terms of cost.py, for each part of the prompt;
-                                                              without price and harm if demand asks for a copy of it
+                                                              without price and harm if it is copied by demand
 
 The least wait is that of a worker if it had all that the prompt shares. A wait under backlog is due to a lack of
 compute, of which a copy takes more: it counts less, down to nothing at a price of 1. A copy that is made takes the
-credit with it. A request that shares nothing with others under way is not looked at.
+credit with it. A request that shares nothing with others under way has no regret.
 
 Lost: a wait that counts only as far as a slower worker would not take longer for the rest of the prompt. One shared
 prompt at light load on unequal workers 0.87 of the mean TTFT, but fleets of agents with one worker of four at a
 quarter of the speed 1.12 (docs/pages/measures/policy-experiments.md).
 
-With several gateways each one sees an equal part of the requests, so it counts a wait of its own once for every
-gateway. A gateway learns that another one has made the copy when the prefix has one more holder; its own credit is
-spent then, too.
+With several gateways each one gets an equal part of the requests, so it counts a wait of its own once for every
+gateway. That another gateway has made the copy shows in one more holder of the prefix; the credit is spent then,
+too.
 """
 
 from collections import OrderedDict
@@ -35,7 +35,7 @@ PAYBACK_SECONDS = 60.0
 """Time in which a copy has to pay for itself: a demand that is slower does not bring its price together."""
 
 PREFIXES_MAX = 4096
-"""Parts of prompts whose regrets are remembered; the one that was recorded least recently is forgotten."""
+"""The most parts of prompts with regrets that are kept; the one that was recorded least recently is dropped."""
 
 
 def copy_regrets(
@@ -73,7 +73,7 @@ class RememberedRegrets:
         )  # milliseconds, holders, and as of when
 
     def __len__(self) -> int:
-        """Return how many parts of prompts are remembered."""
+        """Return how many parts of prompts are kept."""
         return len(self._sums)
 
     def ms(self, block: int, holders: int, now: float) -> float:

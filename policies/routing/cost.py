@@ -1,6 +1,6 @@
 """Policy `cost`, the default: the worker on which the request costs the fleet least, in estimated milliseconds.
 
-What the estimate knows of the request, of a worker, and of the other requests there:
+The input of the estimate, of the request, of a worker, and of the other requests there:
 
     matched  prompt tokens that the worker has cached; of these `host` and `disk` lie off the GPU, to be loaded
     N        = max(1, prompt - matched + (1 - host_credit) host + (1 - disk_credit) disk)   tokens to compute
@@ -58,10 +58,10 @@ It also gets copies for the streams that it lacks, of parts that h workers hold 
     share  = max(share, lack / (lack + h + 1))    lack = min(c - 1, light - R), if that is above 0
 
 A worker that is at home in another cell never counts as lightly used: that cell sends it what it lacks. All cells
-would choose it at once, for longer prompts the more, and hear of each other late.
+would choose it at once, for longer prompts the more, and each gets the loads of the others late.
 
 A session stays where its prefix is cached, and `stay` makes that worker a little cheaper, so that noise in the
-estimates moves no session. Slow start gives a worker that has just joined or come back its load bit by bit.
+estimates moves no session. Slow start gives a worker that has just joined or restarted its load bit by bit.
 
 Taken: the social cost of LMETRIC (OSDI'26), joined with Mooncake's estimate of TTFT (FAST'25). Preble (ICLR'25) and
 SkyWalker (EuroSys'26) copy a prefix once its holders are overloaded; here demand is counted before.

@@ -42,7 +42,7 @@ class CostRoute(Route, frozen=True, kw_only=True, gc=False):
 
     @property  # type: ignore[misc]  # Route allows it, see there.
     def reason(self) -> str:
-        """Why the worker stands here."""
+        """Why the worker has this rank."""
         off = f" ({self.off_gpu_tokens} off the GPU)" if self.off_gpu_tokens else ""
         doubted = f" ({self.doubted_tokens} more in doubt)" if self.doubted_tokens else ""
         wait_ms, own_ms, *_ = self.cost_terms

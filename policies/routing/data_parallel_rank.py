@@ -2,9 +2,9 @@
 
     cost of a rank = uncached tokens ahead + STREAM_TOKENS * running streams + the prompt's uncached tokens there
 
-The rank with the least cost is chosen; among equals the prompt's home rank. Without a load feed each gateway knows
-well only what it sent itself, and gateways that know nothing of a prompt should still agree on its rank: where no
-rank is known to hold any of the prompt, its home rank counts as holding HOME_CREDIT of it.
+The rank with the least cost is chosen; among equals the prompt's home rank. Without a load feed each gateway counts
+only what it sent itself, and gateways without any record of a prompt should still agree on its rank: where no rank
+is known to hold any of the prompt, its home rank counts as holding HOME_CREDIT of it.
 """
 
 from collections.abc import Sequence

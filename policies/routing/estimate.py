@@ -18,7 +18,7 @@ from workers.worker import WorkerSnapshot
 AWAY_RISK = 0.5
 """Part of its own time that a request counts besides on a worker that is at home in another cell.
 
-Another cell may send one there before either has heard of the other, and the later one then waits for the earlier.
+Another cell may send one there before the load of either is known to the other, and the later one then waits.
 """
 
 

@@ -4,10 +4,11 @@
     delayed = r min(1, full / CROWDED)                 full = min(1, K / KV); the other symbols are those of cost.py
 
 A request fills `(P + E) / KV` of a worker's memory for about E steps of d milliseconds. Where requests wait for
-memory, each of them waits longer by the product. `full`^2 stands for the chance that they do, and `memory_weight`
-for how many they are. So memory costs nothing while there is plenty of it. A worker with a small or full memory, or
-with slow steps, so that memory is held there for longer, is avoided before requests wait there. Of a part of a
-prompt that no worker has computed yet only a share counts in P: all who wait for it use it (wanted_copies.py).
+memory, each of them waits longer by the product. `full`^2 is about the chance that they do, and `memory_weight`
+about how many they are. So memory costs nothing while there is plenty of it. A worker with a small or full memory,
+or with slow steps, so that memory is held there for longer, is avoided before requests wait there. Of a part of a
+prompt that no worker has computed yet only a share counts in P: all requests that wait for it use it
+(wanted_copies.py).
 
 A prefill delays the running streams. While memory is plenty this only makes their tokens come a little later; where
 it is scarce, all the memory that they hold comes free later. So fewer of them count as `delayed` below CROWDED.

@@ -4,7 +4,7 @@
 
 A policy is a pure function of what it is given: the query, the candidates and the moment. It keeps no state, reads
 no clock, draws no random numbers and does no I/O, so the same object decides in the gateway, in a simulation and in
-a test, and decides alike. What a rule would want to remember or to draw is in the query.
+a test, and decides alike. Numbers that a rule would otherwise keep or draw at random are in the query.
 
 Every registered policy passes tests/conformance/test_routing_policy.py.
 """
@@ -66,7 +66,7 @@ class CopyRegret(NamedTuple):
 
 
 class RouteQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a policy may know of a request."""
+    """The request, as a policy gets it."""
 
     prompt_tokens: int
     """Length of the prompt."""
@@ -105,7 +105,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     disk_tokens: int = 0
     """Of the matched tokens, those on disk or further away; they follow those on the GPU."""
     doubted_tokens: int = 0
-    """Tokens beyond the matched ones that the index knows of but does not count on."""
+    """Tokens beyond the matched ones that are in the index, but are not certain."""
 
 
 class RouteTerms(Protocol):
@@ -124,7 +124,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     matched_tokens: int
     """Prompt tokens that the worker need not compute."""
     reason: str = ""
-    """Why the worker stands here, for operators to read.
+    """Why the worker has this rank, for operators to read.
 
     Every policy gives a reason. A subclass may override the field with a property that writes the text when it is
     read, since the reasons of routes that are not chosen are never read.
@@ -132,17 +132,17 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prefill_worker: WorkerId | None = None
     """The worker that computes the prompt, where prefill and decode are split."""
     ms_per_queued_token: float = 0.0
-    """How much the estimate rises with every token queued there meanwhile; 0 if the policy does not look at it."""
+    """How much the estimate rises with every token queued there meanwhile; 0 if the policy does not use it."""
     computed_tokens: int = 0
     """Tokens queued there that the estimate takes off, since they must have been computed."""
     terms: RouteTerms | None = None
-    """What the estimate was made of, for operators to see."""
+    """The terms of the estimate, for operators to read."""
     regrets: tuple[CopyRegret, ...] = ()
-    """What is remembered if a new request takes this route, and told to later ones (SharedPrefix.regret_ms)."""
+    """Regrets that are kept if a new request takes this route, for later ones (SharedPrefix.regret_ms)."""
 
 
 Ranking = tuple[Route, ...]
-"""Routes, best first. Routes that a policy counts as equal may stand in any order, so that ties do not herd."""
+"""Routes, best first. Routes that a policy counts as equal may be in any order, so that ties do not herd."""
 
 
 class RoutingPolicy(Protocol):

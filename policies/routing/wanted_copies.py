@@ -15,10 +15,10 @@ These requests are the backlog, so it is no reason to leave other workers idle. 
 
     fee = min(price of compute, price by the worker's own backlog) + w delayed (h + 1) / (c + h)
 
-in place of price and harm (w and `delayed`: see cost.py): the delay of the running streams is shared by all who
-wait for the part. The second of the prices is that of compute_price.py, with the worker's backlog in place of the
-mean. A copy pays no harm where `share` is above 0, and for the memory that it takes (memory_price.py) by
-(h + 1) / (c + h), too.
+in place of price and harm (w and `delayed`: see cost.py): the delay of the running streams is shared by all
+requests that wait for the part. The second of the prices is that of compute_price.py, with the worker's backlog in
+place of the mean. A copy pays no harm where `share` is above 0, and for the memory that it takes (memory_price.py)
+by (h + 1) / (c + h), too.
 """
 
 from collections.abc import Sequence

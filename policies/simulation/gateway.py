@@ -61,7 +61,7 @@ class SimulatedGateway:
 
     `window_tokens`, `waiting_order`: see Scenario. `hold`: the share by which a worker may be more expensive than
     the best, of requests that take turns. `large`: the view's workers in order, where requests are ranked on a
-    shortlist. `queue_view`: what the queue of several gateways knows, where they have each a view of their own.
+    shortlist. `queue_view`: the loads of the queue of several gateways, where each has a view of its own.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class SimulatedGateway:
         return self._loads.ahead(worker)
 
     def vain_look(self) -> VainLook | None:
-        """Return what was seen of the workers of the request that was found no route in its turn just now."""
+        """Return the loads of the workers of the request that was found no route in its turn just now."""
         return None if self._vain_look is None else self._vain_look()
 
     def follow(self, worker: int, up: Sequence[int]) -> None:
@@ -109,7 +109,7 @@ class SimulatedGateway:
             self.view.leave(worker)
 
     def query(self, request: TraceRequest) -> RouteQuery:
-        """Return what the policy may know of a new request."""
+        """Return a new request as the policy gets it."""
         session = f"{request.tenant} {request.session}".encode() if request.session else None
         self._sequence += 1
         return RouteQuery(
@@ -241,7 +241,7 @@ class SimulatedGateway:
         *,
         crowds: bool,
     ) -> VainLook:
-        """Return what is seen of the workers of a request."""
+        """Return the loads of the workers of a request."""
         return VainLook(
             ahead={each.worker: self.ahead(places[each.worker]) for each in ranking},
             waits_for=waits_for,

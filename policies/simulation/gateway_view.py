@@ -1,9 +1,9 @@
-"""The fleet as one simulated gateway knows it: loads, speeds, and the prefixes in flight.
+"""The view of the fleet that one simulated gateway has: loads, speeds, and the prefixes in flight.
 
-As in gateway/dispatch, a request counts from the moment of dispatch, and is taken back at its first token and at
-its end. Several gateways may share one view (loads in Redis, exact), or each has its own: news of the others'
+As in gateway/dispatch, a request counts from the moment of dispatch, and is taken off at its first token and at its
+end. Several gateways may share one view (loads in Redis, exact), or each has its own: announcements of the others'
 dispatches, first tokens and ends arrive like KV events, and reports of their loads later, or never
-(gateway_news.py; policies/others_load.py combines the two).
+(gateway_announcements.py; policies/others_load.py combines the two).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -67,7 +67,7 @@ class GatewayView:
         self._awaited_counted: Mapping[int, int] = self._awaited.tokens
         self.prefixes = PrefixesInFlight()
         self.gateways = 1 if scenario.sync_seconds == 0 else scenario.gateways // scenario.cells
-        """How many gateways of the cell see a part of the requests each, and none of the others' waits."""
+        """How many gateways of the cell get a part of the requests each, and none of the others' waits."""
         self.on_change: list[tuple[partial[None], ...]] = [()] * len(workers)
         """By worker: called after every change of what is known of it."""
         self.speeds = WorkerSpeeds(scenario, len(workers), self._changed)
@@ -95,7 +95,7 @@ class GatewayView:
         return found
 
     def snapshot(self, worker: int, now: float) -> WorkerSnapshot:
-        """Return a worker as policies see it."""
+        """Return the state of a worker, as policies get it."""
         found, queued = self._snapshots[worker], self._queued[worker]
         if found is None or ((queued or worker in self._joined) and self._as_of[worker] != now):
             self._as_of[worker] = now
@@ -114,7 +114,7 @@ class GatewayView:
         return found
 
     def join(self, worker: int, now: float) -> None:
-        """Record that a worker has joined or come back."""
+        """Record that a worker has joined or is up again."""
         self._joined[worker] = now
         self._changed(worker)
 
@@ -229,7 +229,7 @@ class GatewayView:
         return self._awaited.worker_of(number)
 
     def stop_waiting(self, number: int) -> None:
-        """Forget a request that waits in the gateway no more."""
+        """Drop a request that no longer waits in the gateway."""
         self.stop_awaiting(number)
         self.prefixes.stop_waiting(number)
 
@@ -318,7 +318,7 @@ class GatewayView:
         self._others[worker].take_off_computed(now)
         after = self._others[worker].totals
         if after == before and as_of is not None:
-            return  # The report has nothing that was not told before.
+            return  # The report has nothing that was not announced before.
         if after.tokens_queued < before.tokens_queued:
             self._since[worker] = max(self._since[worker], now if as_of is None else as_of)
         self._add(worker, after.plus(before, -1), now)

@@ -29,7 +29,7 @@ class IndexEvents:
         self._deliver(worker, lambda then: self._known.removed(worker, blocks), now)
 
     def restarted(self, worker: int) -> None:
-        """Forget what a worker held: it has restarted, and its events that are under way say nothing any more."""
+        """Drop what a worker held: it has restarted, and its events that are under way no longer count."""
         self._epochs[worker] += 1
         self._known.forget(worker)
 

@@ -1,4 +1,4 @@
-"""A large fleet as one simulated gateway knows it: requests are ranked on a shortlist, as in the real gateway.
+"""A large fleet in the view of one simulated gateway: requests are ranked on a shortlist, as in the real gateway.
 
 See gateway/routing/shortlist.py. The order of the workers by load is the gateway's own (policies/load_order), and
 so is the choice of holders.
@@ -50,7 +50,7 @@ class SimulatedWorker:
 
     @property
     def on_change(self) -> "tuple[partial[None], ...]":
-        """Called after every change of what is known of it."""
+        """Called after every change of its state."""
         return self._fleet.view.on_change[self.at]
 
     @on_change.setter
@@ -71,7 +71,7 @@ class SimulatedWorker:
         return self._fleet.view.computed(self.at, self._fleet.now)
 
     def snapshot(self, now: float) -> WorkerSnapshot:
-        """Return the worker as policies see it at this moment."""
+        """Return the worker's state at this moment, as policies get it."""
         return self._fleet.view.snapshot(self.at, now)
 
 

@@ -17,7 +17,7 @@ from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 
 
 def least_ttft(trace: Sequence[TraceRequest], times: StepTime, *, workers: int) -> RunResult:
-    """Return the bound as the outcomes of a run; it says nothing of the time between output tokens."""
+    """Return the bound as the outcomes of a run; it is no bound of the time between output tokens."""
     known: set[int] = set()
     outcomes = []
     for request in trace:

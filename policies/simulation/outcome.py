@@ -56,7 +56,7 @@ class Outcome:
 
     @property
     def missed(self) -> bool:
-        """Whether the request was refused, or its first token came later than its class wants."""
+        """Whether the request was refused, or its first token came after the target of its class."""
         ttft = self.ttft
         late = ttft is not None and self.target_seconds is not None and ttft > self.target_seconds
         return self.error is not None or late

@@ -1,4 +1,4 @@
-"""The prefixes of the requests that wait in one simulated gateway, or that it knows to be under way."""
+"""The prefixes of the requests that wait in one simulated gateway, or that it counts as under way."""
 
 from array import array
 from bisect import bisect_left
@@ -14,7 +14,7 @@ WAITING = -1
 
 
 class PrefixesInFlight:
-    """Tells what other requests share of a prompt, and to which workers it is on its way.
+    """Finds the parts of a prompt that other requests share, and the workers to which they are on their way.
 
     Requests are known by their number.
     """
@@ -43,7 +43,7 @@ class PrefixesInFlight:
             self._waiting[number] = self._tree.add(_whole_blocks(request), WAITING)
 
     def stop_waiting(self, number: int) -> None:
-        """Forget a request that waits in the gateway no more."""
+        """Drop a request that no longer waits in the gateway."""
         self._tree.remove(self._waiting.pop(number, None), WAITING)
 
     def bring(self, worker: int, number: int, request: TraceRequest) -> None:
@@ -51,7 +51,7 @@ class PrefixesInFlight:
         self._under_way[number] = self._tree.add(_whole_blocks(request), worker)
 
     def end(self, worker: int, number: int) -> None:
-        """Forget a request that is no longer under way."""
+        """Drop a request that is no longer under way."""
         self._tree.remove(self._under_way.pop(number), worker)
 
     def repeated_blocks(self, worker: int) -> int:

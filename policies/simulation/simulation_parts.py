@@ -26,11 +26,11 @@ class SimulatedGateways:
 
     all: list[SimulatedGateway]
     views: list[GatewayView]
-    """What they know of the workers: one view of each cell if `share_views`, else one of each gateway."""
+    """Their views of the workers: one of each cell if `share_views`, else one of each gateway."""
     share_views: bool
     """Whether a gateway learns at once what another one of its cell does."""
     queue_view: QueueView | None
-    """What their common queue knows; None where it knows what they do."""
+    """The loads of their common queue; None where it has the same ones as they have."""
 
 
 def gateways_of(
@@ -43,7 +43,7 @@ def gateways_of(
     ]
     large: list[LargeFleet | None] = [None] * len(views)
     if len(workers) > RANKED_MAX and getattr(policy, "shortlist", False):
-        # Otherwise every request looks at all workers.
+        # Otherwise every request ranks all workers.
         large = [
             LargeFleet(view, workers, Random(f"radixgate workers {seed} {at}"))
             for at, view in enumerate(views)

@@ -22,14 +22,14 @@ from xxhash import xxh3_64_intdigest
 
 BLOCK_TOKENS = 512
 MODEL = "model"
-"""The name of the only model, which all requests of a trace ask for."""
+"""The name of the only model, that of all requests of a trace."""
 
 TRACE_BYTES_MAX = 2**30
 GZIPPED = b"\x1f\x8b"
 
 
 class TraceInvalid(ValueError):
-    """A trace cannot be read; the text says which line, and why."""
+    """A trace cannot be read; the text has the line and the cause."""
 
 
 class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):

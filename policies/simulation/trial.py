@@ -89,7 +89,7 @@ class Trial:
         simulation = Simulation(
             trace,
             contender("cost", LEAST_TTFT),
-            # One gateway that knows everything, and workers that never restart.
+            # One gateway with exact loads, and workers that never restart.
             replace(
                 scenario,
                 gateways=1,

@@ -62,7 +62,7 @@ class WorkerSpeeds:
             self._changed(worker)
 
     def _follow(self) -> None:
-        """Take over the learnt speeds: an answer says something of all workers."""
+        """Take over the learnt speeds: an answer of one worker changes those of all."""
         for worker, learnt in enumerate(self._learnt):
             if learnt.speed is not self.of[worker]:
                 self.of[worker] = learnt.speed

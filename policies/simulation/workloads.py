@@ -36,7 +36,7 @@ from policies.simulation.class_lengths import INTERACTIVE, short_batch
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 
 Segment = tuple[str, int]
-"""A name that stands for its text, and its length in tokens."""
+"""A name in place of a text, and the text's length in tokens."""
 
 PROMPT_TOKENS_MAX = 120_000
 DOCUMENTS = 2000

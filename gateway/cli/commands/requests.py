@@ -16,7 +16,7 @@ from gateway.explorer.request_query import LIMIT, LIMIT_MAX
 
 app = typer.Typer(
     help="Show the latest finished requests that the running gateways keep: failed, slow, refused and all "
-    "others. Prompts and answers are not among them.",
+    "others. Prompts and answers are never stored.",
     rich_markup_mode=None,
 )
 

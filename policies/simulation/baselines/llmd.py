@@ -35,7 +35,7 @@ class Llmd:
         self.options = options
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
-        """Rank by affinity and queue, as the top of this file says."""
+        """Rank by affinity and queue; see the top of this file."""
         if not candidates:
             return ()
         first = int(query.draw * len(candidates))

@@ -7,8 +7,8 @@
 
 If the longest match is more than half of the prompt (exploit), only workers with that match are considered; else
 (explore) all are. Of these, the least cost. Preble also rebalances nodes over windows of minutes, which needs
-memory: here the load of this moment stands in for that of three minutes, and every evicted token is assumed to be
-asked for again.
+memory: here the load of this moment is used for that of three minutes, and every evicted token is assumed to be
+needed again.
 """
 
 from collections.abc import Sequence

@@ -36,7 +36,7 @@ class Sglang:
         self.options = options
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
-        """Rank by match and streams, as the top of this file says."""
+        """Rank by match and streams; see the top of this file."""
         if not candidates:
             return ()
         by_streams = fewest_streams(candidates)

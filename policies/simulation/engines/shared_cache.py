@@ -3,7 +3,7 @@
 The cache has the fleet's total size, with LRU eviction, and every worker has every block in it, so only load
 decides: requests are routed by the least estimated TTFT. It is a point of reference and no bound: a request
 starts at once however full the KV memory of its worker is, and the estimates by which requests are routed err, and
-do not know of prefixes that are being computed. In bursts with new prefixes each worker computes them again, and a
+ignore prefixes that are being computed. In bursts with new prefixes each worker computes them again, and a
 good rule had as little as 0.41 of its mean TTFT. The lower bound is `alone` (least_ttft.py).
 """
 
@@ -43,7 +43,7 @@ class SharedCache:
 
     def release(self, blocks: Sequence[int], private: int) -> None:
         """End a sequence: its blocks count as used just now."""
-        # Blocks that were evicted while the sequence ran do not come back.
+        # Blocks that were evicted while the sequence ran stay evicted.
         self._use([block for block in blocks if block in self._kept])
 
     def clear(self) -> None:

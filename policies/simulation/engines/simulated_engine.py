@@ -159,7 +159,7 @@ class SimulatedEngine:
     def soonest_ttft(self, request: TraceRequest, now: float) -> float:
         """Return the seconds to the first token of a request that came now, if no waiting one went before it.
 
-        The step under way goes on to its end, and prompts under way are computed first: no gateway can change that.
+        The step under way runs to its end, and prompts under way are computed first: no gateway can change that.
         """
         left = sum(job.request.prompt_tokens - job.computed for job in self._prefilling)
         left -= sum(chunk for _, chunk in self._chunks)

@@ -22,7 +22,7 @@ FILE_BYTES_MAX = 2**20
 
 
 class CalibrationInvalid(ValueError):
-    """A calibration file cannot be used; the text says where and why."""
+    """A calibration file cannot be used; the text has the place and the cause."""
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Dispatching: what turn taking needs of a simulation, and the terms on which it sends a request."""
+"""Dispatching: the interface of a simulation for turn taking, and the terms on which it sends a request."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -37,7 +37,7 @@ class TurnTerms(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Dispatching(Protocol):
-    """What turn taking needs of the simulation."""
+    """The interface of the simulation for turn taking."""
 
     def route(self, number: int, terms: TurnTerms, closed: ClosedWorkers, now: float) -> Route | None:
         """Return the route that a request takes now; None if it waits. Raises TooLate."""
@@ -48,7 +48,7 @@ class Dispatching(Protocol):
         ...
 
     def ahead(self, number: int, worker: WorkerId) -> WorkerAhead:
-        """Return what is ahead of a worker, as it is known where the request takes its turn."""
+        """Return the tokens and streams ahead of a worker, by the view that gives the request its turn."""
         ...
 
     def send(self, number: int, route: Route, now: float) -> None:
@@ -68,7 +68,7 @@ class Dispatching(Protocol):
         ...
 
     def any_room(self, window_tokens: int, closed: ClosedWorkers) -> bool:
-        """Return whether a worker that is not closed has room in such a window, as the only gateway knows it."""
+        """Return whether a worker that is not closed has room in such a window, by the only gateway's view."""
         ...
 
     def tokens(self, number: int) -> tuple[int, int]:
@@ -80,7 +80,7 @@ class Dispatching(Protocol):
         ...
 
     def ms_per_token(self, number: int) -> float:
-        """Return the workers' mean prefill time of a token, as the request's gateway knows it."""
+        """Return the workers' mean prefill time of a token, by the view of the request's gateway."""
         ...
 
     def fillable_workers(self) -> Sequence[WorkerId]:

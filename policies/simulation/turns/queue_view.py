@@ -1,4 +1,4 @@
-"""The workers as the queue of several gateways knows them: it counts every place itself, as Redis does.
+"""The loads of workers that the queue of several gateways counts: every place itself, as Redis does.
 
 A gateway learns late what the others have sent; the queue decides whether a worker has room, and its costs
 follow the tokens that are queued there when the turn is given (best_route of

@@ -1,4 +1,4 @@
-"""The tags of start-time fair queueing for very many tenants: no operation looks at all of them.
+"""The tags of start-time fair queueing for very many tenants: no operation goes through all of them.
 
 The counters of a queue are a value (policies/queueing/protocol.py), which is copied whenever it changes. Redis
 changes its own in place, and so do these: TaggedCounters notes what is to change, `apply` changes it.
@@ -34,7 +34,7 @@ class TaggedCounters(QueueCounters, frozen=True, kw_only=True, gc=False):
 
 
 class TenantsByTag:
-    """The waiting tenants in the order of their tags; one without a tag stands at the virtual time."""
+    """The waiting tenants in the order of their tags; one without a tag is at the virtual time."""
 
     def __init__(self) -> None:
         self._tags: dict[str, float] = {}

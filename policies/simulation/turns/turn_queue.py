@@ -125,7 +125,7 @@ class TurnQueue:
         )
         waiting = self._waiting
         flows = waiting.flows_in_order() if self._by_tag is None else waiting.flows_of(ticket.tenant)
-        # One ticket of each flow: a policy looks at tenants and classes alone.
+        # One ticket of each flow: a policy uses tenants and classes alone.
         one_of_each = [next(iter(waiting.flows[flow].by_number.values())) for flow in flows]
         self._counters = self._policy.arrive(self._counters, ticket, one_of_each)
 
@@ -151,7 +151,7 @@ class TurnQueue:
         self._waiting.flows[flow_of(self._tickets[number])].await_worker(number, worker)
 
     def take_due_estimate(self, now: float) -> int | None:
-        """Return which waiting request is to be estimated anew by `estimate`; None if none is due."""
+        """Return the waiting request that is to be estimated again by `estimate`; None if none is due."""
         return self._ages.take_due(now)
 
     def estimate(self, number: int, request: TraceRequest, uncached_tokens: int, output_tokens: int) -> None:

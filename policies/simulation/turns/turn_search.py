@@ -1,7 +1,7 @@
 """The search of a simulated queue for the request that goes next, in the order of turns.
 
 next_of_one     one gateway gives turns: those whose own worker is full need not be looked at
-next_of_all     all gateways give turns together, as in Redis: looks in vain are remembered (passed_over.py)
+next_of_all     all gateways give turns together, as in Redis: looks in vain are kept (passed_over.py)
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from policies.simulation.turns.waiting_tickets import FlowHeadSearch
 
 
 class Turns(Protocol):
-    """What a search needs to know of the requests that wait."""
+    """The interface of the waiting requests for a search."""
 
     def window(self, number: int, now: float) -> DispatchWindow:
         """Return the window of a worker for a request."""
@@ -101,7 +101,7 @@ class TurnSearch:
     def next_of_all(
         self, queue: TurnQueue, passed_over: PassedOver, closed: ClosedWorkers, now: float
     ) -> tuple[int, Route] | None:
-        """Return the same in a queue of all gateways, which remembers looks in vain (passed_over.py)."""
+        """Return the same in a queue of all gateways, which keeps looks in vain (passed_over.py)."""
         if passed_over.ends():
             return None
         window: DispatchWindow | None = None
@@ -149,7 +149,7 @@ class TurnSearch:
         return True
 
     def _remember(self, number: int, terms: TurnTerms) -> None:
-        """Remember a look in vain; not where it depends on the time that is left."""
+        """Keep a look in vain; not where it depends on the time that is left."""
         look = self._dispatching.vain_look(number)
         if look is not None and terms.due_at is None:
             self._vain_looks[number] = look, terms

@@ -83,7 +83,7 @@ class TurnTaking:
             self._of[number] = request, service_class, work_share
         at_once = not len(queue) and (queue is self._interactive or not len(self._interactive))
         if at_once and queue.by_tag:
-            # A gateway names its worker when it asks the queue of all.
+            # A gateway sends its worker with the request to the queue of all gateways.
             self._await_worker(number, queue, now)
         terms = replace(self.terms(number, now), narrow=service_class.background)
         try:

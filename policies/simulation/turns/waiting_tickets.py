@@ -1,7 +1,7 @@
 """The tickets that wait in a simulated queue, by flow, and in each flow by the worker of their own that they await.
 
-A request whose own worker is full need not be looked at (awaited_tokens.py). That holds for all that await the same
-worker, so it is asked once for each worker, however many requests wait.
+A request whose own worker is full need not be tried (awaited_tokens.py). That holds for all that await the same
+worker, so it is checked once for each worker, however many requests wait.
 """
 
 from collections import Counter
