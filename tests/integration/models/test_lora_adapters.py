@@ -12,6 +12,8 @@ from tests.fakes.tiny_lora import build_lora
 from tests.integration.conftest import MODEL, PAGE_SIZE, EmbeddedWorker
 from tests.integration.routing.test_prefix_cache_routing import cached, text, whole_pages
 
+pytestmark = pytest.mark.usefixtures("steady_workers")
+
 VLLM = {
     "data": [
         {"id": "org/llama", "owned_by": "vllm", "max_model_len": 4096, "parent": None},

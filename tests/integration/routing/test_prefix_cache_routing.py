@@ -8,6 +8,8 @@ import pytest
 
 from tests.integration.conftest import MODEL, PAGE_SIZE, EmbeddedWorker
 
+pytestmark = pytest.mark.usefixtures("steady_workers")
+
 WORDS = "river harbour garden engine winter letter window morning"
 
 
