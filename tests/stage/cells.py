@@ -84,7 +84,9 @@ async def cell_fleet(
             **settings,
         }
         gateways = {
-            cell: [_gateway(f"{cell}-{at}", directory, tree, cell, valkeys, lease_seconds) for at in range(count)]
+            cell: [
+                _gateway(f"{cell}-{at}", directory, tree, cell, valkeys, lease_seconds) for at in range(count)
+            ]
             for cell, count in cells.items()
         }
         processes = [process for group in gateways.values() for process in group]
