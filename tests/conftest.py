@@ -382,9 +382,13 @@ NewGateway = Callable[..., AbstractAsyncContextManager[RunningGateway]]
 
 
 @pytest.fixture
-def gateway(
-    tmp_path: Path, valkey: ValkeyServer, sqlite_template: Path, monkeypatch: pytest.MonkeyPatch
-) -> NewGateway:
+def long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gateways of one process that do not take each other for dead: a busy machine may stop it for seconds."""
+    monkeypatch.setattr(membership, "LEASE_MS", 60_000)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, valkey: ValkeyServer, sqlite_template: Path, long_leases: None) -> NewGateway:
     """Return a function that makes gateways: `async with gateway(worker, limits=...) as running`.
 
     Each gateway has two tenants, `acme` and `globex`, on one plan with the given limits; with `tenants={}` it is
@@ -392,8 +396,6 @@ def gateway(
     their paths: `**{"routing.policy": ...}`. The function waits until all workers are up, or any. The Valkey is
     real, and the gateway runs on the production runner.
     """
-    # A busy machine may stop the test's process for seconds: its gateways are not to take each other for dead.
-    monkeypatch.setattr(membership, "LEASE_MS", 60_000)
 
     @asynccontextmanager
     async def start(

@@ -10,9 +10,13 @@ from urllib.request import Request, urlopen
 import pytest
 
 from gateway import pipeline
+from gateway.fleet.loads import WorkerLoad
 from gateway.telemetry.request_record import RequestRecord
+from policies.speeds import LearntSpeed
 from tests.stage.forks import WORKER, BlockingFork, fork_blocking
 from workers.engine import tiny_checkpoint
+from workers.load_reports.engine_loads import NO_LOAD
+from workers.worker import Speed
 
 MODEL = "tiny"
 PAGE_SIZE = 16
@@ -101,6 +105,17 @@ def embedded_halves(
     yield halves[0], halves[1]
     for half in halves:
         half.kill()
+
+
+@pytest.fixture
+def steady_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of one constant speed, with no load from outside: only their caches tell them apart.
+
+    On a busy machine one slow answer would teach a speed, and one late probe report a load, that outweighs the
+    few cached tokens of a test's prompt.
+    """
+    monkeypatch.setattr(LearntSpeed, "speed", Speed(ms_per_token=10.0))
+    monkeypatch.setattr(WorkerLoad, "_beyond_gateways", lambda load, reported: NO_LOAD)
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from tests.stage.processes import GatewayProcess
 from tests.stage.valkey import ValkeyServer
 
 SECRET = "a secret of the tests"
-LEASE_SECONDS = 2.0
+LEASE_SECONDS = 60.0
+"""Longer than a busy machine stops a gateway: none is to be taken for dead but by tests of that."""
 SECONDS_MAX = 90.0
 
 
@@ -56,11 +57,13 @@ async def cell_fleet(
     cells: Mapping[str, int],
     tenants: int = 8,
     model: str = "m",
+    lease_seconds: float = LEASE_SECONDS,
     **settings: Any,
 ) -> AsyncIterator[CellFleet]:
     """Run so many gateways in each cell, by its name, until every gateway knows all cells and workers.
 
-    `workers`: their URLs. `model`: the model that they serve.
+    `workers`: their URLs. `model`: the model that they serve. `lease_seconds`: how long a gateway counts as alive
+    after its last sign of life.
     """
     keys = {f"tenant-{at}": new_key(pepper(SECRET.encode())) for at in range(tenants)}
     async with AsyncExitStack() as stack:
@@ -81,7 +84,9 @@ async def cell_fleet(
             **settings,
         }
         gateways = {
-            cell: [_gateway(f"{cell}-{at}", directory, tree, cell, valkeys) for at in range(count)]
+            cell: [
+                _gateway(f"{cell}-{at}", directory, tree, cell, valkeys, lease_seconds) for at in range(count)
+            ]
             for cell, count in cells.items()
         }
         processes = [process for group in gateways.values() for process in group]
@@ -115,7 +120,12 @@ def _valkey(stack: AsyncExitStack) -> ValkeyServer:
 
 
 def _gateway(
-    name: str, directory: Path, tree: Mapping[str, Any], cell: str, valkeys: Mapping[str, ValkeyServer]
+    name: str,
+    directory: Path,
+    tree: Mapping[str, Any],
+    cell: str,
+    valkeys: Mapping[str, ValkeyServer],
+    lease_seconds: float,
 ) -> GatewayProcess:
     redis = {"url": valkeys[cell].url, "timeout_ms": 2000}
     process = GatewayProcess(name, directory, {**tree, "redis": redis}, child=ForkedChild)
@@ -124,7 +134,7 @@ def _gateway(
         "name": cell,
         "url": f"http://{process.host}:{process.port}",
         "redis_url": valkeys["shared"].url,
-        "lease_seconds": LEASE_SECONDS,
+        "lease_seconds": lease_seconds,
     }
     process.settings_file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     return process

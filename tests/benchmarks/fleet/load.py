@@ -24,6 +24,7 @@ class FleetLoad:
 
     gateways: int
     requests_per_second: float
+    """The rate at which requests are sent, and for which the plan calculates."""
     requests: int
     new_blocks: int
     """Blocks of a prompt that no other prompt has."""
@@ -42,6 +43,9 @@ class FleetLoad:
     """The tenants; each has an organisation and a namespace of its own."""
     primaries: int = 0
     """The primaries of a Redis Cluster; 0 means one server."""
+    one_by_one: bool = False
+    """Whether each request is sent when the last one is answered, whatever the rate: at gateways that serve in
+    turn, none then shares a call of Redis with another one."""
     tenant_shards: int = 1
     """The shards among which the tenants of each model are divided in a cluster."""
 
@@ -84,7 +88,7 @@ class Sent:
 
 
 async def send(urls: Sequence[str], keys: Sequence[str], load: FleetLoad, word: str, count: int) -> Sent:
-    """Send so many requests at random moments of the load's rate.
+    """Send so many requests at random moments of the load's rate, or one by one.
 
     Every prompt of one `word` differs from all others after its shared blocks. Raises AssertionError if a request
     fails.
@@ -93,7 +97,8 @@ async def send(urls: Sequence[str], keys: Sequence[str], load: FleetLoad, word: 
     block = BLOCK_SIZE * BYTES_PER_TOKEN
     shared = ("shared " * block)[: load.shared_blocks * block]
     chance = random.Random(word)
-    moments = list(accumulate(chance.expovariate(load.requests_per_second) for _ in range(count)))
+    gaps = [0.0 if load.one_by_one else chance.expovariate(load.requests_per_second) for _ in range(count)]
+    moments = list(accumulate(gaps))
     began, ttft_ms = loop.time(), list[float]()
 
     async def one(http: aiohttp.ClientSession, number: int) -> None:
@@ -118,5 +123,9 @@ async def send(urls: Sequence[str], keys: Sequence[str], load: FleetLoad, word: 
 
     connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX)
     async with aiohttp.ClientSession(connector=connector) as http:
-        await asyncio.gather(*(one(http, number) for number in range(count)))
+        if load.one_by_one:
+            for number in range(count):
+                await one(http, number)
+        else:
+            await asyncio.gather(*(one(http, number) for number in range(count)))
     return Sent(seconds=loop.time() - began, ttft_ms=ttft_ms)

@@ -63,10 +63,12 @@ async def readings(client):
 
 
 async def test_a_cell_without_a_sign_of_life_is_gone(made):
-    one, dead = made("east"), made("west", lease_seconds=0.2)
+    one, dead = made("east"), made("west")
     await dead.renew()
     await one.renew()
     theirs = next(name for name in map(str, range(99)) if one.owner_of(name) == "west")
+    dead._lease_seconds = 0.2
+    await dead.renew()
     async with asyncio.timeout(30):
         while "west" in one.cells:
             await asyncio.sleep(0.05)

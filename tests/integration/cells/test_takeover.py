@@ -8,9 +8,10 @@ from collections import Counter
 import aiohttp
 
 from tests.fakes.scripted_worker import ScriptedWorker
-from tests.stage.cells import LEASE_SECONDS, cell_fleet
+from tests.stage.cells import cell_fleet
 
 LIMIT = 200
+LEASE_SECONDS = 2.0
 SLACK_SECONDS = 15.0
 """For a machine that is busy with other tests."""
 
@@ -21,7 +22,11 @@ async def test_what_a_dead_cell_has_sold_stays_sold(tmp_path):
     async with (
         ScriptedWorker() as worker,
         cell_fleet(
-            tmp_path, [worker.url], cells={"east": 1, "west": 2}, plans=[{"name": "plan", "limits": limits}]
+            tmp_path,
+            [worker.url],
+            cells={"east": 1, "west": 2},
+            lease_seconds=LEASE_SECONDS,
+            plans=[{"name": "plan", "limits": limits}],
         ) as fleet,
     ):
         east, west = fleet.gateways["east"], fleet.gateways["west"]

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from gateway.dispatch import hedged_opening
+from gateway.dispatch import hedging as hedging_module
 from tests.fakes.scripted_worker import Script, ScriptedWorker
 from tests.integration.queueing.test_shared_turns import nothing_is_left, together
 from tests.integration.runtime.test_reference_cycles import left_by
@@ -302,9 +304,23 @@ async def test_where_gateways_give_turns_together_nothing_of_a_second_leg_is_lef
 @pytest.mark.parametrize("waits_for", ["m", "n"])
 @pytest.mark.parametrize("at", ["another gateway", "the same gateway"])
 async def test_nobody_is_passed_who_waits_for_the_worker_wherever_and_for_whichever_model(
-    gateway, at, waits_for
+    gateway, monkeypatch, at, waits_for
 ):
-    settings = {**hedging(after_ms=1000), "queueing.release_window_tokens": "1000"}
+    settings = {**hedging(), "queueing.release_window_tokens": "1000"}
+    may_look, has_looked = asyncio.Event(), asyncio.Event()
+
+    async def first_of(first, after_seconds, open_second, on_failure):
+        """The real one, whose second stream waits until the test lets it."""
+
+        async def later():
+            await may_look.wait()
+            second = await open_second()
+            has_looked.set()
+            return second
+
+        return await hedging_module.first_of(first, after_seconds, later, on_failure)
+
+    monkeypatch.setattr(hedged_opening, "first_of", first_of)
     most, too_much = (
         ("here " * 480, "also " * 480),
         "more " * 1400,
@@ -327,7 +343,8 @@ async def test_nobody_is_passed_who_waits_for_the_worker_wherever_and_for_whiche
         queue = there.here.gateway.services.dispatch.queue
         await running.until(lambda: len(queue) == 1)
         assert (len(one.seen) + len(other.seen), small.done()) == (3, False)
-        await asyncio.sleep(1.5)
+        may_look.set()
+        await asyncio.wait_for(has_looked.wait(), 60)
         assert len(one.seen) + len(other.seen) == 3
         for worker in (one, other):
             worker.script.until.set()

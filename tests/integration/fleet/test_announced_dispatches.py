@@ -21,13 +21,18 @@ class HeldReports:
     """Reports of the other gateways' loads, held back until they are delivered."""
 
     def __init__(self, monkeypatch):
+        self._monkeypatch = monkeypatch
         self._deliver = QueuePeer.update_others
         self._held = {}
+
+    async def hold(self):
+        """Hold reports back from now on, and wait until the last one counts as older than the next dispatch."""
 
         def hold(peer, loads, *, all_workers):
             self._held[id(peer), all_workers] = (peer, loads, all_workers)
 
-        monkeypatch.setattr(QueuePeer, "update_others", hold)
+        self._monkeypatch.setattr(QueuePeer, "update_others", hold)
+        await asyncio.sleep(2 * REPORT_AHEAD_SECONDS)
 
     async def deliver_next(self, running):
         """Wait until every gateway has heard of all workers' loads once more, and deliver these reports."""
@@ -39,17 +44,22 @@ class HeldReports:
 
 
 class Announcements:
-    """How many dispatches gateways have heard of; by then the first may be forgotten again."""
+    """The dispatches that gateways have heard of; by then the first may be forgotten again."""
 
     def __init__(self, monkeypatch):
-        self.count = 0
+        self._heard = set()
         count_dispatch = WorkerLoad.count_dispatch_elsewhere
 
-        def counted(load, *arguments, **named):
-            count_dispatch(load, *arguments, **named)
-            self.count += 1
+        def counted(load, request, **named):
+            count_dispatch(load, request, **named)
+            self._heard.add((id(load), request))
 
         monkeypatch.setattr(WorkerLoad, "count_dispatch_elsewhere", counted)
+
+    @property
+    def count(self):
+        """How many dispatches were heard of, each counted at every gateway that heard of it."""
+        return len(self._heard)
 
 
 def others(running):
@@ -112,6 +122,7 @@ async def test_dispatches_of_other_gateways_count_before_the_loads_report_and_on
     expected = (GATEWAYS - 1) * EACH
     async with all_sharing(gateway, own_valkey, workers) as gateways:
         reports = HeldReports(monkeypatch)
+        await reports.hold()
         calls = sent(gateways)
         for running in gateways:
             await running.until(lambda at=running: others(at)[0] == expected)
@@ -139,7 +150,7 @@ async def test_prompts_of_other_gateways_are_queued_until_their_first_tokens_and
     monkeypatch.setattr(policies.others_load, "PATIENCE", 1e9)
     expected = (GATEWAYS - 1) * EACH
     async with all_sharing(gateway, own_valkey, workers) as gateways:
-        HeldReports(monkeypatch)
+        await HeldReports(monkeypatch).hold()
         calls = sent(gateways, stream=True)
         for running in gateways:
             await running.until(lambda at=running: others(at)[0] == expected)
@@ -159,7 +170,7 @@ async def test_a_dispatch_that_was_announced_is_forgotten_with_its_prediction(
     worker = ScriptedWorker()
     worker.then(until=held_open)
     async with all_sharing(gateway, own_valkey, [worker], **{"index.predicted_seconds": "10"}) as gateways:
-        HeldReports(monkeypatch)
+        await HeldReports(monkeypatch).hold()
         announced = Announcements(monkeypatch)
         calls = sent(gateways[:1])
         await gateways[0].until(lambda: announced.count == (GATEWAYS - 1) * EACH)

@@ -36,7 +36,11 @@ from tests.integration.queueing.test_shared_turns import (
     waiting,
 )
 
+pytestmark = pytest.mark.usefixtures("long_leases")
+
 WINDOW = 100
+TIMEOUT_MS = 5000
+"""Longer than a busy machine stops the process: Redis is not to count as away."""
 APART = "model-0", "model-1"
 """Two models of different shards."""
 
@@ -62,7 +66,7 @@ def worker(name, *models):
 async def member(url, prefix, *workers, tenant_shards=None):
     """A gateway's part of the queue, with its fleet and its loops."""
     queueing = QueueingSettings(tenant_shards=tenant_shards or {})
-    settings = Settings(redis=RedisSettings(url=url, prefix=prefix), queueing=queueing)
+    settings = Settings(redis=RedisSettings(url=url, prefix=prefix, timeout_ms=TIMEOUT_MS), queueing=queueing)
     scripts, fleet = ScriptCaller(url), Fleet(workers)
     queue = shared_queue(settings, scripts, FixedWindow(WINDOW), fleet)
     attach_peers(queue, fleet, Rooms())

@@ -255,7 +255,7 @@ async def test_a_stream_that_asked_for_it_shows_signs_of_life_while_it_waits(gat
 
 
 async def test_an_error_after_signs_of_life_comes_in_the_stream(gateway):
-    settings = {**WINDOW, "queueing.waiting_seconds_max": "0.5"}
+    settings = {**WINDOW, "queueing.waiting_seconds_max": "3"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         worker.then(**HOUR)
         first = await occupied(running, worker)

@@ -23,6 +23,8 @@ from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.clock import FakeClock
 from tests.fakes.fixed_window import FixedWindow
 
+pytestmark = pytest.mark.usefixtures("long_leases")
+
 WINDOW = 100
 ROUTES = [SharedRoute("w0", WINDOW, 1.0)]
 names, numbers = itertools.count(), itertools.count()

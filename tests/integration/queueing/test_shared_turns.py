@@ -301,7 +301,7 @@ async def test_a_turn_that_nobody_claims_goes_to_the_next(gateway, valkey):
 
 
 async def test_while_redis_is_away_turns_are_given_alone_and_afterwards_together_again(gateway, own_valkey):
-    settings = {**ONE_AT_A_TIME, "redis.url": own_valkey.url, "redis.timeout_ms": "100"}
+    settings = {**ONE_AT_A_TIME, "redis.url": own_valkey.url}
     async with (
         ScriptedWorker() as worker,
         gateway(worker, **settings) as one,
@@ -324,7 +324,7 @@ async def test_while_redis_is_away_turns_are_given_alone_and_afterwards_together
 
 
 async def test_a_redis_that_forgets_everything_is_told_again(gateway, own_valkey):
-    settings = {**ONE_AT_A_TIME, "redis.url": own_valkey.url, "redis.timeout_ms": "500"}
+    settings = {**ONE_AT_A_TIME, "redis.url": own_valkey.url}
     async with (
         ScriptedWorker() as worker,
         gateway(worker, **settings) as one,

@@ -36,13 +36,17 @@ async def test_requests_per_minute_are_exact_and_the_refusal_is_honest(gateway, 
 async def test_who_waits_as_long_as_told_gets_in(gateway):
     limits = [{"requests": 4, "per": "second"}]
     async with ScriptedWorker() as worker, gateway(worker, limits=limits) as running:
-        refused = None
-        while refused is None:
+        refused = list[int]()
+
+        async def ask():
             async with running.chat() as response:
                 if response.status == 429:
-                    refused = int(response.headers["retry-after-ms"])
-        assert refused <= 260
-        await asyncio.sleep(refused / 1000 + 0.01)
+                    refused.append(int(response.headers["retry-after-ms"]))
+
+        while not refused:
+            await asyncio.gather(*(ask() for _ in range(8)))
+        assert max(refused) <= 260
+        await asyncio.sleep(max(refused) / 1000 + 0.01)
         async with running.chat() as response:
             assert response.status == 200
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -135,20 +134,19 @@ async def test_without_its_keeper_a_process_goes_on_and_says_later_what_it_learn
     both, machine, monkeypatch, caplog
 ):
     caplog.set_level("INFO", mapped_reader.__name__)
-    monkeypatch.setattr(mapped_reader, "ALIVE_SECONDS", 0.5)
     keeper, reader = both
     keeper.index.hold(SPACE, PATH, W)
     await until(lambda: reader.held() == 10)
     await keeper.stop()
-    await until(lambda: not reader.parts.reader.up)
-    assert reader.held() == 10
-    learnt = array("Q", range(500, 520))
-    reader.index.hold(SPACE, learnt, W)
-    assert reader.index.match(SPACE, learnt).held(W) == 20
-    before = time.monotonic()
-    successor = await machine(writes=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(mapped_reader, "ALIVE_SECONDS", 0.5)
+        await until(lambda: not reader.parts.reader.up)
+        assert reader.held() == 10
+        learnt = array("Q", range(500, 520))
+        reader.index.hold(SPACE, learnt, W)
+        assert reader.index.match(SPACE, learnt).held(W) == 20
+        successor = await machine(writes=True)
     await until(lambda: reader.parts.reader.up)
-    assert time.monotonic() - before < 30
     assert [record.levelname for record in caplog.records if "up to date" in record.message] == [
         "WARNING",
         "INFO",

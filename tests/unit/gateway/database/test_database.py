@@ -9,13 +9,28 @@ from sqlalchemy import event, text
 
 from gateway.database.database import Database
 
-LONG_STATEMENT = (
-    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT max(i) FROM n"
-)
-"""Takes a good part of a second."""
-
 CONNECTION_THREAD = "_connection_worker_thread"
 """In the name of the thread of an open SQLite connection."""
+
+
+class HeldStatement:
+    """A statement of SQLite that runs until it is let go."""
+
+    def __init__(self):
+        self.runs, self._let_go = asyncio.Event(), threading.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def execute(self, connection):
+        raw = (await connection.get_raw_connection()).driver_connection
+        await raw.create_function("held", 0, self._hold)
+        await connection.execute(text("SELECT held()"))
+
+    def let_go(self):
+        self._let_go.set()
+
+    def _hold(self):
+        self._loop.call_soon_threadsafe(self.runs.set)
+        self._let_go.wait(60)
 
 
 async def test_one_after_another_is_asked_through_one_connection(tmp_path):
@@ -49,7 +64,7 @@ async def test_whoever_is_cancelled_in_a_transaction_leaves_the_file_to_others(t
     async with database.begin() as connection:
         await connection.execute(text("CREATE TABLE counts (number INTEGER)"))
         await connection.execute(text("INSERT INTO counts VALUES (1), (2), (3)"))
-    held, begun = [], asyncio.Event()
+    held, statement = [], HeldStatement()
 
     async def write():
         async with database.begin() as connection:
@@ -60,13 +75,12 @@ async def test_whoever_is_cancelled_in_a_transaction_leaves_the_file_to_others(t
             await connection.execute(text("UPDATE counts SET number = number + 1"))
             held.append(await connection.stream(text("SELECT number FROM counts")))
             await anext(held[0])
-            begun.set()
-            await connection.execute(text(LONG_STATEMENT))
+            await statement.execute(connection)
 
     task = asyncio.create_task(interrupted())
-    await begun.wait()
-    await asyncio.sleep(0.02)  # It is in the middle of its statement, which takes ten times as long.
+    await statement.runs.wait()
     task.cancel()
+    statement.let_go()
     await asyncio.wait([task])
     assert task.cancelled()
     await write()
@@ -97,18 +111,19 @@ async def test_whoever_is_cancelled_again_while_its_connection_closes_leaves_nob
     """A closing connection that was told to stop twice waited for a thread that had ended; so did the end of the
     process, which cancels and waits for whatever still runs."""
     database = Database("sqlite:///twice.db", tmp_path)
-    others = asyncio.all_tasks()
+    others, statement = asyncio.all_tasks(), HeldStatement()
 
     async def interrupted():
         async with database.begin() as connection:
-            await connection.execute(text(LONG_STATEMENT))
+            await statement.execute(connection)
 
     task = asyncio.create_task(interrupted())
-    await asyncio.sleep(0.02)
+    await statement.runs.wait()
     task.cancel()
     for _ in range(3):
         await asyncio.sleep(0)
         task.cancel()
+    statement.let_go()
     await asyncio.wait([task])
     left = asyncio.all_tasks() - others
     _, waiting = await asyncio.wait(left, timeout=20) if left else (set(), set())

@@ -314,7 +314,7 @@ async def test_being_cancelled_hangs_up():
 
 
 async def test_idle_connections_are_let_go(monkeypatch):
-    monkeypatch.setattr(connection_pool, "KEEPALIVE_SECONDS", 0.04)
+    monkeypatch.setattr(connection_pool, "KEEPALIVE_SECONDS", 0.5)
     async with Peer(says(SIZED)) as peer:
         await peer.ask()
         assert len(peer.pool._idle) == 1

@@ -39,7 +39,7 @@ class ScriptedRunner:
         time.sleep(0.001)
         if not self.gate.is_set():
             self.held.set()
-            assert self.gate.wait(10), "nobody opened the gate"
+            assert self.gate.wait(60), "nobody opened the gate"
         if self.failures:
             raise self.failures.pop()
         if self.failure:
@@ -50,7 +50,7 @@ class ScriptedRunner:
         """Close the gate; returns when a step stands before it."""
         self.held.clear()
         self.gate.clear()
-        assert await asyncio.to_thread(self.held.wait, 5), "no step came to the gate"
+        assert await asyncio.to_thread(self.held.wait, 60), "no step came to the gate"
 
 
 @asynccontextmanager

@@ -275,7 +275,7 @@ async def test_a_peer_cannot_have_other_files_mapped(
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / ("radixgate-kv-" + "0" * 32)).symlink_to(tmp_path / "secret")
     (tmp_path / "secret").write_bytes(b"x" * 100)
-    async with paired(lease_seconds=0.3) as pair:
+    async with paired() as pair:
         await read(pair.given, pair.request(prompt(40), params(), room=9))
 
         def attack() -> None:
@@ -402,7 +402,7 @@ async def test_nobody_there_means_recomputing(load: Callable[..., Engine], paire
 
 
 async def test_a_lease_that_nobody_takes_times_out(paired: Paired) -> None:
-    async with paired(lease_seconds=0.2) as pair:
+    async with paired(lease_seconds=3.0) as pair:
         prefilled = await read(pair.given, pair.request(prompt(40), params()))
         assert (len(prefilled.tokens), prefilled.finish) == (1, "length")
         assert pair.give.tree.available_blocks < pair.give.tree.pool.capacity
@@ -414,7 +414,7 @@ async def test_a_lease_that_nobody_takes_times_out(paired: Paired) -> None:
 
 
 async def test_a_room_serves_one_request_at_a_time(paired: Paired) -> None:
-    async with paired(lease_seconds=0.3) as pair:
+    async with paired() as pair:
         async with await pair.given.submit(pair.request(prompt(400), params(), room=7)):
             other = pair.request(prompt(17), params(), room=7)
             with pytest.raises(RequestRefused, match="room 7 is taken") as caught:
@@ -422,6 +422,7 @@ async def test_a_room_serves_one_request_at_a_time(paired: Paired) -> None:
                     Request(id="other", prompt=other.prompt, params=other.params, bootstrap=other.bootstrap)
                 )
             assert caught.value.param == "bootstrap_room"
+            await read(pair.taken, pair.request(prompt(400), params(), room=7))
         await pair.until_idle()
 
 
@@ -436,7 +437,7 @@ class Gate:
     def __call__(self, stage: str) -> None:
         if stage == self.stage:
             self.reached.set()
-            assert self.open.wait(10)
+            assert self.open.wait(60)
 
 
 @pytest.mark.parametrize("backend", ["tcp", "shm"])
@@ -450,7 +451,7 @@ async def test_an_abort_at_any_stage_returns_all_blocks_on_both_sides(
         request = pair.request(prompt(90), params())
         prefilling = await pair.given.submit(request)
         decoding = await pair.taken.submit(request)
-        await asyncio.to_thread(gate.reached.wait, 10)
+        await asyncio.to_thread(gate.reached.wait, 60)
         if side != "prefill":
             decoding.close()
         if side != "decode":
@@ -472,12 +473,28 @@ async def test_an_abort_at_any_stage_returns_all_blocks_on_both_sides(
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-async def test_a_prefill_that_is_aborted_before_it_is_done_tells_its_peer(steps: int, paired: Paired) -> None:
+async def test_a_prefill_that_is_aborted_before_it_is_done_tells_its_peer(
+    steps: int, paired: Paired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`steps`: how many of its 50 steps the prefill has done."""
+    reached, aborted = threading.Event(), threading.Event()
     async with paired(chunk_tokens=8, kv_tokens=2048) as pair:
+        step, done = pair.give.step, 0
+
+        def held() -> Any:
+            nonlocal done
+            if done == steps:
+                reached.set()
+                assert aborted.wait(60)
+            done += 1
+            return step()
+
+        monkeypatch.setattr(pair.give, "step", held)
         request = pair.request(prompt(400), params())
         decoding = asyncio.create_task(read(pair.taken, request))
         async with await pair.given.submit(request):
-            await asyncio.sleep(0.01 * steps)
+            assert await asyncio.to_thread(reached.wait, 60)
+        aborted.set()
         assert len((await decoding).tokens) == 20
         assert pair.side.counters.recomputed == 1
         await pair.until_idle()
