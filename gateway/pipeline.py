@@ -97,7 +97,7 @@ async def serve(exchange: Exchange, services: Services) -> None:
     """Serve one request, from its API key to its record."""
     progress = Progress(exchange.id, str(exchange.surface), services.clock, services.wall)
     traceparent = exchange.traceparent
-    progress.trace = services.tracing.begin(
+    progress.trace = services.tracing.start_trace(
         traceparent, exchange.tracestate if traceparent is not None else None, exchange.batch
     )
     try:
