@@ -97,7 +97,7 @@ async def serve(exchange: Exchange, services: Services) -> None:
     """Serve one request, from its API key to its record."""
     progress = Progress(exchange.id, str(exchange.surface), services.clock, services.wall)
     traceparent = exchange.traceparent
-    progress.trace = services.tracing.begin(
+    progress.trace = services.tracing.start_trace(
         traceparent, exchange.tracestate if traceparent is not None else None, exchange.batch
     )
     try:
@@ -134,7 +134,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
     A failure before the first byte concerns this model only: `serve` may then let another model answer.
     """
     dispatch = services.dispatch
-    reservations, attempts, calls = dispatch.reservations, dispatch.attempts, dispatch.worker_calls
+    reservations, attempts = dispatch.reservations, dispatch.attempts
 
     ctx, prompt = await encode(ctx, exchange, services, progress)
 
@@ -142,7 +142,6 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
     lease = await reservations.reserve(ctx, prompt, progress)
 
     pending = attempts.pending_request(ctx, prompt, progress)
-    make_call = partial(calls.make, pending)
     headers: dict[str, str] = {}
     prepare = partial(prepare_answer, exchange, ctx.request, lease, headers)
     keep_alive = None
@@ -155,7 +154,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
             try:
                 # Send the request to the worker, and relay its answer. Every ending closes the worker's stream.
                 try:
-                    worker_answer = await attempts.open(pending, lease, make_call, prepare)
+                    worker_answer = await attempts.open(pending, lease, prepare)
                     assert pending.attempt is not None
                     worker = pending.attempt.placement.worker
                     await relay(
@@ -166,7 +165,9 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                         headers,
                         on_begun=partial(attempts.report_answer, pending),
                         reports_cached_tokens=worker.adapter.isolates or not ctx.tenant.group,
-                        response_shapes=worker.response_shapes if calls.aggregates_streams else None,
+                        response_shapes=(
+                            worker.response_shapes if dispatch.worker_calls.aggregates_streams else None
+                        ),
                         running_usage=worker.adapter.reports_running_usage,
                     )
                 finally:

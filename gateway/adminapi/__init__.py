@@ -9,5 +9,5 @@
 - Where is the role checked? `authorize` of authorization.py, called by `_handler` of routes.py for operations, and
   for views by `_guarded` of gateway/web/admin_app.py
 - How do operators log in with a browser? login.py, sessions.py, ended_sessions.py, signed_cookies.py
-- How are these parts built, and the parameters of views read? services.py, query_parameters.py
+- How are these parts built, and query parameters read? services.py, query_parameters.py
 """

@@ -9,8 +9,7 @@ from heapq import nlargest
 import msgspec
 
 from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
-from gateway.adminapi.problems import Problem
-from gateway.adminapi.query_parameters import check_names
+from gateway.adminapi.query_parameters import check_names, number
 from radix_cache.loop_yield import LoopYielder
 from radix_cache.shared.index_counts import UNKNOWN_NAMESPACE, namespaces_of
 from radix_cache.shared.node import ReplicaNode
@@ -78,16 +77,14 @@ def operations(replica: TreeReplica) -> list[Operation]:
 async def index_shown(replica: TreeReplica, parameters: Mapping[str, str]) -> IndexShown:
     """Return the most recently used nodes that match the parameters, each with the path to it. Raises Problem."""
     check_names(parameters, QUERY_PARAMETERS)
-    limit = parameters.get("nodes", str(NODES))
-    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= NODES_MAX:
-        raise Problem(400, f"nodes: expected a whole number from 1 to {NODES_MAX}.")
+    nodes_max = number(parameters, "nodes", NODES, NODES_MAX, least=1)
     selection = _Selection(replica, parameters)
     selected = await selection.nodes()
     return IndexShown(
         nodes_total=len(replica.nodes),
         blocks_total=replica.blocks,
         selected=len(selected),
-        nodes=[selection.shown(node) for node in _with_paths(selected, int(limit))],
+        nodes=[selection.shown(node) for node in _with_paths(selected, nodes_max)],
     )
 
 
@@ -112,8 +109,8 @@ class _Selection:
     async def nodes(self) -> list[ReplicaNode]:
         """Return the nodes that match; the event loop runs other tasks in between."""
         yielder, found = LoopYielder(), []
-        for number, node in enumerate(list(self._replica.nodes.values())):
-            if number % 1024 == 0:
+        for seen, node in enumerate(list(self._replica.nodes.values())):
+            if seen % 1024 == 0:
                 await yielder.yield_if_due()
             if (self._every or node.tree in self._wanted) and self._is_held(node):
                 found.append(node)

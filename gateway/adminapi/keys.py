@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from gateway.adminapi.operation import Handle, Operation, OperationRequest, OperationResponse, page_limit
+from gateway.adminapi.operation import Handle, Operation, OperationRequest, OperationResponse
 from gateway.adminapi.problems import Problem
+from gateway.adminapi.query_parameters import page_limit
 from gateway.adminapi.resources import PAGING, AdminPage
 from gateway.database.row_conversion import KeyState, StoredKey, disabled_key, key_from_row, read_or_disable
 from gateway.settings.tenants import ApiKeySettings
@@ -145,7 +146,7 @@ def operations(file_tenants: Callable[[], Collection[str]]) -> list[Operation]:
 
 async def _list(request: OperationRequest) -> OperationResponse:
     query = request.query_parameters("limit", "after", "tenant")
-    limit, tenant = page_limit(query.get("limit")), query.get("tenant")
+    limit, tenant = page_limit(query), query.get("tenant")
     where = {"tenant": tenant} if tenant is not None else {}
     rows = await request.store.page("keys", after=query.get("after", ""), limit=limit, **where)
     following = rows[-1]["id"] if len(rows) == limit else None

@@ -18,9 +18,6 @@ from gateway.tenants.key_lifecycle import KeyLifecycle
 
 BODY_BYTES_MAX = 256 * 1024
 BODY_SECONDS_MAX = 10.0
-PAGE_LIMIT = 100
-"""The default number of entries on a page."""
-PAGE_LIMIT_MAX = 1000
 
 Value = TypeVar("Value")
 
@@ -141,12 +138,3 @@ class Operation:
     """Status of a successful response."""
     conditional: bool = False
     """Whether the headers If-Match and If-None-Match are supported."""
-
-
-def page_limit(text: str | None) -> int:
-    """Return the `limit` parameter of a page, or the default. Raises Problem."""
-    if text is None:
-        return PAGE_LIMIT
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PAGE_LIMIT_MAX:
-        raise Problem(400, f"limit: expected a whole number from 1 to {PAGE_LIMIT_MAX}.")
-    return int(text)

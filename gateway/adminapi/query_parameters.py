@@ -1,8 +1,13 @@
-"""Query parameters of the admin API's views, which work without a database."""
+"""Query parameters of the admin API: their names, numbers and flags."""
 
 from collections.abc import Collection, Mapping
 
 from gateway.adminapi.problems import Problem
+from gateway.domain.whole_number import whole_number
+
+PAGE_LIMIT = 100
+"""The default number of entries on a page."""
+PAGE_LIMIT_MAX = 1000
 
 
 def check_names(parameters: Mapping[str, str], known: Collection[str]) -> None:
@@ -14,14 +19,20 @@ def check_names(parameters: Mapping[str, str], known: Collection[str]) -> None:
         )
 
 
-def number(parameters: Mapping[str, str], name: str, default: int, most: int) -> int:
+def number(parameters: Mapping[str, str], name: str, default: int, most: int, *, least: int = 0) -> int:
     """Return the number that a query parameter gives, or the default. Raises Problem."""
     text = parameters.get(name)
     if text is None:
         return default
-    if not text.isascii() or not text.isdigit() or int(text[:9]) > most:
-        raise Problem(400, f"{name}: expected a whole number from 0 to {most}.")
-    return int(text)
+    given = whole_number(text, least, most)
+    if given is None:
+        raise Problem(400, f"{name}: expected a whole number from {least} to {most}.")
+    return given
+
+
+def page_limit(parameters: Mapping[str, str]) -> int:
+    """Return the `limit` parameter of a page, or the default. Raises Problem."""
+    return number(parameters, "limit", PAGE_LIMIT, PAGE_LIMIT_MAX, least=1)
 
 
 def flag(parameters: Mapping[str, str], name: str) -> bool:

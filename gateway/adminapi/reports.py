@@ -4,8 +4,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse, page_limit
+from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
 from gateway.adminapi.problems import Problem
+from gateway.adminapi.query_parameters import page_limit
 from gateway.adminapi.resources import AdminPage
 from gateway.database.audit_log import AuditEntry, AuditLog
 from gateway.database.usage_query import ROW_COLUMNS, UsageReader
@@ -94,7 +95,7 @@ def operations(
 
     async def log(request: OperationRequest) -> OperationResponse:
         parameters = request.query_parameters("limit", "after", "kind", "subject")
-        limit, after = page_limit(parameters.get("limit")), parameters.get("after")
+        limit, after = page_limit(parameters), parameters.get("after")
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
             raise Problem(400, "after: expected the `next` of the page before.")
         found = await audit.page(

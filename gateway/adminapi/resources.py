@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.adminapi.operation import Handle, Operation, OperationRequest, OperationResponse, page_limit
+from gateway.adminapi.operation import Handle, Operation, OperationRequest, OperationResponse
 from gateway.adminapi.problems import Problem
+from gateway.adminapi.query_parameters import page_limit
 from gateway.database.row_conversion import organisation_from_row, plan_from_row, tenant_from_row
 from gateway.database.tenant_store import TenantChange
 from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantSettings
@@ -111,7 +112,7 @@ def operations(file_plans: Callable[[], Collection[str]]) -> list[Operation]:
 def _list(kind: ResourceKind) -> Handle:
     async def handle(request: OperationRequest) -> OperationResponse:
         parameters = request.query_parameters(*LISTING)
-        limit = page_limit(parameters.get("limit"))
+        limit = page_limit(parameters)
         rows = await request.store.page(
             kind.name, after=parameters.get("after", ""), limit=limit, containing=parameters.get("find", "")
         )

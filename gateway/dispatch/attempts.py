@@ -29,7 +29,7 @@ from gateway.dispatch.prefix_prediction import PrefixPrediction
 from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.refusals import no_worker_left
 from gateway.dispatch.retries import Retries
-from gateway.dispatch.worker_calls import MakeCall
+from gateway.dispatch.worker_calls import WorkerCalls
 from gateway.domain.errors import NoWorker
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.request_context import RequestContext
@@ -53,6 +53,7 @@ class Attempts:
         self,
         *,
         acquisition: WorkerAcquisition,
+        worker_calls: WorkerCalls,
         reports: AttemptReports,
         hedged: HedgedOpenings,
         retries: Retries,
@@ -64,6 +65,7 @@ class Attempts:
         clock: Callable[[], float],
     ) -> None:
         self._acquisition = acquisition
+        self._worker_calls = worker_calls
         self.reports = reports
         self._hedged = hedged
         self.retries = retries
@@ -115,11 +117,7 @@ class Attempts:
         pending.lead_by(attempt)
 
     async def open(
-        self,
-        pending: PendingRequest,
-        lease: Lease,
-        make_call: MakeCall,
-        prepare: Callable[[], None] = lambda: None,
+        self, pending: PendingRequest, lease: Lease, prepare: Callable[[], None] = lambda: None
     ) -> WorkerAnswer:
         """Send the request and return the answer, once its first bytes are there.
 
@@ -130,12 +128,12 @@ class Attempts:
         assert attempt is not None
         # The adapter calls `on_wait` once the request is written, or while a connection opens.
         on_wait = partial(self._predict_and_prepare, pending, attempt, prepare)
-        call = make_call(attempt.placement, on_wait)
+        call = self._worker_calls.make(pending, attempt.placement, on_wait)
         attempt.first_byte_seconds_max = call.first_byte_seconds_max
         hedged_after = self._hedged.after_seconds(pending, call, lease) if self._hedged.enabled else None
         if hedged_after is not None:
             on_wait()  # Called in a task of its own, it would be too late for the next request's ranking.
-            answer = await self._hedged.open(pending, attempt, call, hedged_after, make_call)
+            answer = await self._hedged.open(pending, attempt, call, hedged_after)
         elif self._acquisition.limits.preempts and may_be_preempted(pending, call):
             on_wait()
             answer = await self._preemption.open(pending, attempt, call)

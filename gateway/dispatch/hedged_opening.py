@@ -6,7 +6,7 @@ from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.hedging import Hedging, OpeningStream, first_of, fits_twice
 from gateway.dispatch.pending_request import Attempt, PendingRequest
-from gateway.dispatch.worker_calls import MakeCall
+from gateway.dispatch.worker_calls import WorkerCalls
 from gateway.quotas.quota_store import Lease
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.ttft_chance import SAMPLES_MIN
@@ -25,6 +25,7 @@ class HedgedOpenings:
         *,
         rules: Hedging,
         acquisition: WorkerAcquisition,
+        worker_calls: WorkerCalls,
         reports: AttemptReports,
         retry_budget: RetryBudget,
         clock: Callable[[], float],
@@ -32,6 +33,7 @@ class HedgedOpenings:
         self.enabled = rules.enabled
         self._rules = rules
         self._acquisition = acquisition
+        self._worker_calls = worker_calls
         self._reports = reports
         self._retry_budget = retry_budget
         self._clock = clock
@@ -60,12 +62,7 @@ class HedgedOpenings:
         return predicted_ttft_p95_ms(learnt.speed, learnt.fit.error_ms, placement.tokens_ahead) / 1000
 
     async def open(
-        self,
-        pending: PendingRequest,
-        attempt: Attempt,
-        call: WorkerCall,
-        after_seconds: float,
-        make_call: MakeCall,
+        self, pending: PendingRequest, attempt: Attempt, call: WorkerCall, after_seconds: float
     ) -> WorkerAnswer:
         """Return the first answer of this attempt and of a second one, begun `after_seconds` later.
 
@@ -78,7 +75,8 @@ class HedgedOpenings:
             second = await self._second_attempt(pending, attempt, first)
             if second is None:
                 return None
-            stream = second.placement.call_target.stream(make_call(second.placement))
+            placement = second.placement
+            stream = placement.call_target.stream(self._worker_calls.make(pending, placement))
             return race.add(second, OpeningStream.start(stream))
 
         try:

@@ -5,7 +5,6 @@ those that the gateway owns. The worker's adapter (workers/adapters) makes body 
 """
 
 from collections.abc import Callable, Collection
-from typing import Protocol
 
 import msgspec
 
@@ -31,14 +30,6 @@ SAMPLED_EVERY = 16
 
 SAMPLE_SECONDS = 0.1
 """The shortest time between two such streams of a worker: its speed does not change that fast."""
-
-
-class MakeCall(Protocol):
-    """Returns the request as the placement's worker gets it; `on_wait`: see WorkerCall."""
-
-    def __call__(self, placement: Placement, on_wait: Callable[[], None] = ...) -> WorkerCall:
-        """Return the call."""
-        ...
 
 
 class WorkerCalls:

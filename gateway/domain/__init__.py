@@ -7,5 +7,6 @@ tenant, model     the account that a key belongs to; the catalogue's entry for a
 token_usage       token counts as workers report them; answer_tally: counted here, where a worker does not
 request_headers   headers with one meaning: a secret that was sent once, the encoding of the body
 errors            every error that a client can see, with its HTTP status
+whole_number      a number that a client writes in a query parameter
 memory_budget     the memory that all requests of a process share
 """

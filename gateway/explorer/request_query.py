@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from gateway.domain.whole_number import whole_number
 from gateway.explorer.request_details import trace_id_of
 from gateway.telemetry.outcome import is_slow, outcome_of
 from gateway.telemetry.request_record import RequestRecord
@@ -69,8 +70,8 @@ def parse_request_query(parameters: Mapping[str, str]) -> RequestQuery:
     if unknown is not None:
         known = ", ".join(QUERY_PARAMETERS)
         raise RequestQueryProblem(f"Unknown query parameter {unknown[:100]!r}; known here: {known}.")
-    limit = parameters.get("limit", str(LIMIT))
-    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= LIMIT_MAX:
+    limit = whole_number(parameters.get("limit", str(LIMIT)), 1, LIMIT_MAX)
+    if limit is None:
         raise RequestQueryProblem(f"limit: expected a whole number from 1 to {LIMIT_MAX}.")
     return RequestQuery(
         tenant=parameters.get("tenant"),
@@ -80,7 +81,7 @@ def parse_request_query(parameters: Mapping[str, str]) -> RequestQuery:
         trace=parameters.get("trace"),
         slow=_flag(parameters, "slow"),
         failed=_flag(parameters, "failed"),
-        limit=int(limit),
+        limit=limit,
         brief=_flag(parameters, "brief"),
     )
 

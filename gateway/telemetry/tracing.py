@@ -55,7 +55,9 @@ class Tracing:
         """Whether finished requests become spans at all."""
         return self._processor is not None
 
-    def begin(self, traceparent: str | None, tracestate: str | None = None, batch: str = "") -> Trace | None:
+    def start_trace(
+        self, traceparent: str | None, tracestate: str | None = None, batch: str = ""
+    ) -> Trace | None:
         """Join the caller's trace and follow its sampling decision, or start a trace; None if there is neither.
 
         `batch`: id of the batch that the request is a row of.

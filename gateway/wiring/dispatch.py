@@ -56,13 +56,14 @@ def dispatch_of(
     )
     retry_budget = RetryBudget(**msgspec.structs.asdict(settings.requests.retries))
     hedging = hedging_of(settings.requests.hedging)
+    worker_calls = _worker_calls(settings, cache_salt, found.rooms)
     index_quota = IndexQuota(index.replica.namespaces, clock)
     dispatch = Dispatch(
         reservations=Reservations(leases, found.estimates, retry_budget, clock),
         acquisition=found.acquisition,
         placements=found.placements,
-        attempts=_attempts(found, fleet, index, feedback, index_quota, retry_budget, hedging),
-        worker_calls=_worker_calls(settings, cache_salt, found.rooms),
+        attempts=_attempts(found, worker_calls, fleet, index, feedback, index_quota, retry_budget, hedging),
+        worker_calls=worker_calls,
         fleet=fleet,
         router=found.router,
         queue=queue,
@@ -87,6 +88,7 @@ def dispatch_of(
 
 def _attempts(
     found: AcquisitionParts,
+    worker_calls: WorkerCalls,
     fleet: Fleet,
     index: SharedIndex,
     feedback: Feedback,
@@ -106,10 +108,12 @@ def _attempts(
     )
     return Attempts(
         acquisition=found.acquisition,
+        worker_calls=worker_calls,
         reports=reports,
         hedged=HedgedOpenings(
             rules=hedging,
             acquisition=found.acquisition,
+            worker_calls=worker_calls,
             reports=reports,
             retry_budget=retry_budget,
             clock=clock,

@@ -66,7 +66,7 @@ class NotedNodeTable(NodeTable):
         self.changed.add(node.key)
         super().remove(node)
 
-    def replace(
+    def replace_nodes(
         self,
         before: set[ReplicaNode],
         gone: list[int],
@@ -75,7 +75,7 @@ class NotedNodeTable(NodeTable):
         other: NodeTable,
     ) -> None:
         """Replace some nodes by those of another table."""
-        super().replace(before, gone, lost, blocks, other)
+        super().replace_nodes(before, gone, lost, blocks, other)
         self.changed.update(gone)
         self.changed.update(other.nodes)
 

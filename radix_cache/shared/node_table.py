@@ -142,7 +142,7 @@ class NodeTable:
                 node.children.discard(child)
                 self.link(child)
 
-    def replace(
+    def replace_nodes(
         self,
         before: set[ReplicaNode],
         gone: list[int],

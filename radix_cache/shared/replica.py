@@ -219,7 +219,7 @@ class TreeReplica:
         replaced = ReplacedNodes()
         yield from replaced.count(before.nodes, aside)
         self.version += 1
-        self._table.replace(before.nodes, replaced.gone, replaced.lost, replaced.blocks, aside)
+        self._table.replace_nodes(before.nodes, replaced.gone, replaced.lost, replaced.blocks, aside)
         self.shards[number] = shard
         for node in before.nodes:
             # Reference cycles would keep the nodes until the garbage collector runs.

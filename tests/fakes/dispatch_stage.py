@@ -4,7 +4,6 @@ import asyncio
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from random import Random
 from typing import Any, ClassVar
 
@@ -243,12 +242,22 @@ class DispatchStage:
             capacity_freed=self.rooms.give_turns,
             clock=self.clock,
         )
+        self.worker_calls = WorkerCalls(
+            cache_salt=lambda group: f"salt of {group}" if group else "",
+            first_byte_seconds_max=60.0,
+            whole_seconds_max=600.0,
+            idle_seconds_max=30.0,
+            aggregates_streams=False,
+            requests_wait=self.rooms.requests_wait,
+        )
         self.attempts = Attempts(
             acquisition=self.acquisition,
+            worker_calls=self.worker_calls,
             reports=reports,
             hedged=HedgedOpenings(
                 rules=self.hedging,
                 acquisition=self.acquisition,
+                worker_calls=self.worker_calls,
                 reports=reports,
                 retry_budget=self.retry_budget,
                 clock=self.clock,
@@ -262,14 +271,6 @@ class DispatchStage:
             provider_quota=self.provider_quota,
             preemption=self.preemption,
             clock=self.clock,
-        )
-        self.worker_calls = WorkerCalls(
-            cache_salt=lambda group: f"salt of {group}" if group else "",
-            first_byte_seconds_max=60.0,
-            whole_seconds_max=600.0,
-            idle_seconds_max=30.0,
-            aggregates_streams=False,
-            requests_wait=self.rooms.requests_wait,
         )
         self._requests = 0
 
@@ -338,7 +339,7 @@ class DispatchStage:
                 await attempts.begin(request)
                 try:
                     try:
-                        answer = await attempts.open(request, lease, partial(self.worker_calls.make, request))
+                        answer = await attempts.open(request, lease)
                         attempts.report_answer(request)  # As the relay does with the first bytes.
                         body = b"".join([piece async for piece in answer.chunks()])
                         progress.worker_refused = answer.status >= 400

@@ -144,6 +144,19 @@ def test_every_file_that_a_comment_or_a_page_for_contributors_names_exists():
     assert named == set()
 
 
+def test_the_drawing_of_the_gateway_has_the_layers_of_its_import_contract():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each.get("containers") == ["gateway"])
+    page = (ROOT / "docs/pages/extend/where-things-happen.md").read_text(encoding="utf-8")
+    drawing = page.split("```text\n")[1].split("```")[0]
+    # A line with three blanks before it and several behind its names is a layer; what follows explains it.
+    drawn = re.findall(r"^ {3}(\S+(?: \S+)*?) {3,}", drawing, re.MULTILINE)
+    assert [[name.removesuffix(".py").removesuffix("/") for name in line.split()] for line in drawn] == [
+        layer.split(" | ") for layer in layers if layer != "__main__"
+    ]
+
+
 def test_no_module_is_dead():
     imported = set()
     for path in [*SOURCES, *(ROOT / "tests").rglob("*.py")]:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from gateway.bench.client import Endpoint
-from gateway.bench.machine import machine, versions
+from gateway.bench.machine import machine
 from gateway.bench.replay import BenchTarget, ReplayResult, replay
 from gateway.bench.report import report_page, report_table, results_csv, write_text
 from gateway.bench.results import LatencyObjectives, percentile, summary_by_tenant
@@ -22,6 +22,7 @@ from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.event_loop import run_loop
 from gateway.cli.support.output_files import check_writable
 from gateway.cli.support.progress_bar import progress_bar
+from gateway.cli.support.result_file import JsonFile, write_results
 from gateway.settings.urls import url_problem
 from policies.simulation.trace import TraceRequest, ideal_hit_ratio
 from policies.simulation.trial import TraceSource
@@ -105,10 +106,7 @@ def bench(
             help="Seed of the texts, and of the send times within a time bucket of the trace.", min=0
         ),
     ] = 0,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write the figures as JSON to this file.", show_default=False),
-    ] = None,
+    json_file: JsonFile = None,
     csv_file: Annotated[
         Path | None,
         typer.Option("--csv", help="Write a CSV file with a line for each request.", show_default=False),
@@ -173,7 +171,7 @@ def bench(
         "tpot_ms": tpot_ms,
     }
     if json_file is not None:
-        _write_json(json_file, settings, {model: run})
+        write_results(json_file, settings, {model: run})
     if csv_file is not None:
         write_text(csv_file, results_csv(replayed.results))
     if html_file is not None:
@@ -221,12 +219,6 @@ def _replay_with_progress(
             return run_loop(replay(requests, target, callers, prompts, lambda: shown.advance(task)))
         except KeyboardInterrupt as err:
             raise typer.Exit(130) from err
-
-
-def _write_json(file: Path, settings: Mapping[str, object], runs: Mapping[str, object]) -> None:
-    """Write the result file, in the shape that all result files have."""
-    written = {"machine": machine(), "versions": versions(), "settings": settings, "runs": runs}
-    write_text(file, msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n")
 
 
 def _write_page(

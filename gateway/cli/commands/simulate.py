@@ -9,7 +9,6 @@ import msgspec
 import typer
 from rich.console import Console
 
-from gateway.bench.machine import machine, versions
 from gateway.bench.parallel_trials import mean_by_subject, run_trials, usable_cores
 from gateway.bench.simulation_report import (
     PlotError,
@@ -21,6 +20,7 @@ from gateway.bench.simulation_report import (
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.output_files import check_writable
 from gateway.cli.support.progress_bar import progress_bar
+from gateway.cli.support.result_file import JsonFile, write_results
 from policies.registry import PolicyError
 from policies.routing.checked_policy import PolicyContractBroken
 from policies.service_class import BATCH, CHAT, CODE, VOICE
@@ -181,10 +181,7 @@ def simulate(
         int,
         typer.Option(help="Number of processes for the simulation; 0: one for each core.", min=0, max=1024),
     ] = 0,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write the figures as JSON to this file.", show_default=False),
-    ] = None,
+    json_file: JsonFile = None,
     plot_file: Annotated[
         Path | None,
         typer.Option(
@@ -384,8 +381,4 @@ def _write(
         for group, by_policy in groups.items()
         for name, figures in by_policy.items()
     }
-    result = {"machine": machine(), "versions": versions(), "settings": settings, "runs": runs}
-    try:
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
-    except OSError as err:
-        raise CommandError(f"--json: {file} cannot be written: {err.strerror}", 2) from err
+    write_results(file, settings, runs)

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from gateway.bench.machine import machine, versions
 from gateway.cli.planning import plan_options as option
 from gateway.cli.planning.plan_explain import explain_arithmetic
 from gateway.cli.planning.plan_plot import plot_plan
@@ -20,6 +19,7 @@ from gateway.cli.planning.plan_report import (
     report_table,
 )
 from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.result_file import JsonFile, write_results
 from workers.planning.capacity import Deployment, DoesNotFit
 from workers.planning.config_values import ShapeUnknown
 from workers.planning.gpus import GPUS, Gpu
@@ -57,7 +57,7 @@ def plan(
     ttft_ms: option.TtftMs = 2000.0,
     tpot_ms: option.TpotMs = 60.0,
     plot_file: option.PlotFile = None,
-    json_file: option.JsonFile = None,
+    json_file: JsonFile = None,
     explain: option.Explain = False,
     list_gpus: option.ListGpus = False,
 ) -> None:
@@ -224,8 +224,4 @@ def _write(file: Path, deployment: Deployment, demand: Demand, runs: dict[str, A
         "users": demand.users,
         "context_tokens": demand.context,
     }
-    result = {"machine": machine(), "versions": versions(), "settings": settings, "runs": runs}
-    try:
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
-    except OSError as err:
-        raise CommandError(f"--json: {file} cannot be written: {err.strerror}", 2) from err
+    write_results(file, settings, runs)

@@ -1,13 +1,10 @@
 """`radixgate plan-fleet`: calculates the load of gateways and Redis, and the smallest layout that handles it."""
 
-from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
-from gateway.bench.machine import machine, versions
 from gateway.cli.planning.fleet_report import (
     bottleneck_note,
     fleet_figures,
@@ -16,6 +13,7 @@ from gateway.cli.planning.fleet_report import (
     traffic_table,
 )
 from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.result_file import JsonFile, write_results
 from gateway.planning.costs import MEASURED
 from gateway.planning.demand import FleetDemand, FleetLayout, FleetMachines
 from gateway.planning.fleet_plan import fleet_plan
@@ -80,10 +78,7 @@ def plan_fleet(
     used: Annotated[
         float, typer.Option(help="Share of each core, memory and network to plan with.", min=0.05, max=1)
     ] = 0.7,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write the figures as JSON to this file.", show_default=False),
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Calculate the load of gateways and Redis, and the smallest layout that handles it.
 
@@ -131,19 +126,6 @@ def plan_fleet(
         raise CommandError(f"plan-fleet: {err}") from err
     console.print(layout_note(smallest), soft_wrap=True, highlight=False)
     if json_file is not None:
-        _write(json_file, demand, {"asked": fleet_figures(plan), "smallest": fleet_figures(smallest)})
+        runs = {"asked": fleet_figures(plan), "smallest": fleet_figures(smallest)}
+        write_results(json_file, demand, {name: {"all": figures} for name, figures in runs.items()})
         console.print(f"written to {json_file}", soft_wrap=True)
-
-
-def _write(file: Path, demand: FleetDemand, runs: dict[str, dict[str, float]]) -> None:
-    """Write the result file, in the shape that all result files have. Raises CommandError."""
-    result = {
-        "machine": machine(),
-        "versions": versions(),
-        "settings": demand,
-        "runs": {name: {"all": figures} for name, figures in runs.items()},
-    }
-    try:
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
-    except OSError as err:
-        raise CommandError(f"--json: {file} cannot be written: {err.strerror}", 2) from err

@@ -106,9 +106,5 @@ PlotFile = Annotated[
     Path | None,
     typer.Option("--plot", help="Draw a plot into this file: png, svg or pdf.", show_default=False),
 ]
-JsonFile = Annotated[
-    Path | None,
-    typer.Option("--json", help="Write the figures as JSON to this file.", show_default=False),
-]
 Explain = Annotated[bool, typer.Option("--explain", help="Show the arithmetic, and two published errors.")]
 ListGpus = Annotated[bool, typer.Option("--list-gpus", help="Show the known GPUs.")]

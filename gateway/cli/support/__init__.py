@@ -4,6 +4,7 @@ deployment                          which gateway, database and Redis a command 
 database_access, index_access       open connections to these; admin_access calls the admin API
 options, number_ranges              options of several commands; the ranges of numbers in their help texts
 output_files                        checks of the files that options name
+result_file                         the file of figures that `--json` names
 columns, counts, progress_bar       plain tables; numbers with their nouns; the bar of long commands
 index_stats, request_report         the reports of `radixgate index stats` and `radixgate requests`
 names_in_file                       notes on names that the settings file has, too

@@ -6,7 +6,8 @@ own way; with one translation in the gateway a conversation has the same blocks 
 
 - What does a request look like, and how does it become a chat completion request? wire.py, request_translation.py,
   tools.py, server_tools.py
-- How does a chat completion become a message, or a stream of events? answers.py, events.py
+- How does a chat completion become a message, or a stream of events? answers.py, events.py; its headers:
+  answer_headers.py
 - How do these work together in one exchange? dialect.py
 - How are message batches read, and managed? batch_body.py, batches.py
 """

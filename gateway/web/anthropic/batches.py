@@ -42,7 +42,7 @@ from gateway.domain.errors import (
 )
 from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.files.tenant_files import FileLabel, FileTooLarge, TenantFiles
-from gateway.web.anthropic import answers
+from gateway.web.anthropic.answer_headers import rfc3339
 from gateway.web.anthropic.batch_body import ENDPOINT, LINE_OVERHEAD_BYTES_MAX, MessageBatchBody
 from gateway.web.middleware.error_middleware import Handler
 from gateway.web.stored.file_contents import send_content
@@ -278,4 +278,4 @@ def _ended_at(batch: StoredBatch) -> float | None:
 
 
 def _rfc3339(seconds: float | None) -> str | None:
-    return None if seconds is None else answers.rfc3339(datetime.fromtimestamp(seconds, UTC))
+    return None if seconds is None else rfc3339(datetime.fromtimestamp(seconds, UTC))

@@ -9,6 +9,7 @@ from gateway.domain.errors import GatewayError
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.web.anthropic import answers
+from gateway.web.anthropic.answer_headers import anthropic_headers
 from gateway.web.anthropic.events import MessageEvents, error_event
 from gateway.web.anthropic.request_translation import decode_count_request, decode_message_request
 from gateway.web.bodies.body_decoding import decode_in_thread_if_long
@@ -53,7 +54,7 @@ class AnthropicDialect:
 
     def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """Return the headers under Anthropic's names, and a header that names omitted tools."""
-        renamed = answers.anthropic_headers(dict(headers), datetime.now(UTC))
+        renamed = anthropic_headers(dict(headers), datetime.now(UTC))
         return renamed | omitted_tools_header(self._omitted_tools)
 
     def stream_start(self) -> bytes:

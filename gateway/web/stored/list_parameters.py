@@ -4,6 +4,7 @@ from aiohttp import web
 
 from gateway.database.pagination import PageRequest
 from gateway.domain.errors import BadRequest
+from gateway.domain.whole_number import whole_number
 
 
 def requested_page(http: web.Request, *, limit: int, limit_max: int) -> PageRequest:
@@ -25,7 +26,7 @@ def requested_page(http: web.Request, *, limit: int, limit_max: int) -> PageRequ
 
 def requested_limit(http: web.Request, *, limit: int, limit_max: int) -> int:
     """Return the `limit` parameter of a list, or the default. Raises BadRequest."""
-    asked = http.query.get("limit", str(limit))
-    if not (asked.isdecimal() and asked.isascii() and 1 <= int(asked[:9]) <= limit_max):
+    asked = whole_number(http.query.get("limit", str(limit)), 1, limit_max)
+    if asked is None:
         raise BadRequest(f"limit must be between 1 and {limit_max}.", param="limit")
-    return int(asked[:9])
+    return asked

@@ -108,7 +108,7 @@ async def serve_until_idle(stage, monkeypatch):
     services = SimpleNamespace(
         dispatch=stage,
         prompt_hasher=SimpleNamespace(blocks=blocks),
-        tracing=SimpleNamespace(begin=lambda traceparent, tracestate, batch: None),
+        tracing=SimpleNamespace(start_trace=lambda traceparent, tracestate, batch: None),
         model_selection=SimpleNamespace(fallbacks=lambda ctx: ()),
         observers=(records.append,),
         cells=None,

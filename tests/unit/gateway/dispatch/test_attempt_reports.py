@@ -1,7 +1,6 @@
 """The reports of attempts: which worker is blamed for a failure, and what is learnt from an answer."""
 
 import asyncio
-from functools import partial
 
 import pytest
 
@@ -129,7 +128,7 @@ async def test_the_first_tokens_of_an_unknown_worker_teach_at_once_and_those_of_
         request = stage.pending()
         lease = await stage.reservations.reserve(request.ctx, request.prompt, request.progress)
         await stage.attempts.begin(request)
-        answer = await stage.attempts.open(request, lease, partial(stage.worker_calls.make, request))
+        answer = await stage.attempts.open(request, lease)
         stage.attempts.report_answer(request)
         begun = stage.worker("a").learnt.fit.samples
         async for _ in answer.chunks():
@@ -163,7 +162,7 @@ async def test_a_stream_that_has_begun_is_reported_once_and_at_its_end_at_the_la
     request = stage.pending()
     lease = await stage.reservations.reserve(request.ctx, request.prompt, request.progress)
     await stage.attempts.begin(request)
-    await stage.attempts.open(request, lease, partial(stage.worker_calls.make, request))
+    await stage.attempts.open(request, lease)
     assert reported == []  # The client gets its first bytes before that.
     await stage.attempts.close(request)
     stage.attempts.report_answer(request)

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
@@ -164,7 +163,7 @@ async def test_a_request_is_read_by_no_attempt_before_its_call_is_made(stage):
     )
     await stage.attempts.begin(request)
     assert calls(stage) == {}
-    await stage.attempts.open(request, lease, partial(stage.worker_calls.make, request))
+    await stage.attempts.open(request, lease)
     assert calls(stage) == {"a": 1}
     await stage.attempts.close(request)
     stage.attempts.end(request)
@@ -179,10 +178,7 @@ async def test_an_answer_is_prepared_once_before_its_worker_has_answered(stage):
     await stage.attempts.begin(request)
     stage.adapters["a"].next(silence := asyncio.get_running_loop().create_future())
     prepared = []
-    make_call = partial(stage.worker_calls.make, request)
-    opening = asyncio.ensure_future(
-        stage.attempts.open(request, lease, make_call, lambda: prepared.append("head"))
-    )
+    opening = asyncio.ensure_future(stage.attempts.open(request, lease, lambda: prepared.append("head")))
     await until_idle()
     assert prepared == ["head"]
     silence.set_result(StubAnswer())

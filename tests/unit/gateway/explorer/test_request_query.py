@@ -14,7 +14,16 @@ def test_parameters_become_a_query():
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"limit": "0"}, {"limit": "201"}, {"limit": "x"}, {"limit": "٣"}, {"slow": "perhaps"}, {"since": "now"}],
+    [
+        {"limit": "0"},
+        {"limit": "201"},
+        {"limit": "000000001999"},
+        {"limit": "000000001" + "9" * 5000},
+        {"limit": "x"},
+        {"limit": "٣"},
+        {"slow": "perhaps"},
+        {"since": "now"},
+    ],
 )
 def test_other_parameters_are_refused_by_name(parameters):
     (name,) = parameters

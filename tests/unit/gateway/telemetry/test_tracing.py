@@ -26,7 +26,7 @@ def tracing(exporter, ratio=1.0, **options):
 def spans_of(made, traceparent):
     exporter = InMemorySpanExporter()
     at = tracing(exporter)
-    made.trace = at.begin(traceparent)
+    made.trace = at.start_trace(traceparent)
     at.observe(made.record())
     return made.trace, exporter.get_finished_spans()
 
@@ -66,7 +66,7 @@ def test_the_event_loop_makes_no_spans(clock):
 
     exporter, made = Exporter(), answered(clock)
     at = Tracing(processor=batch_processor(exporter), sample_ratio=1.0, random=Random(7), version="1")
-    made.trace = at.begin(None)
+    made.trace = at.start_trace(None)
     record, calls = made.record(), []
     sys.setprofile(lambda frame, event, _: calls.append(frame.f_code) if event == "call" else None)
     at.observe(record)
@@ -86,7 +86,7 @@ def test_a_worker_that_leaves_before_the_export_keeps_its_address(clock):
         version="1",
         address_of=known.get,
     )
-    made.trace = at.begin(None)
+    made.trace = at.start_trace(None)
     at.observe(made.record())
     known.clear()
     at.close()
@@ -105,24 +105,24 @@ def test_a_trace_is_joined_and_handed_on(clock):
 
 def test_the_caller_decides_what_is_sampled():
     at = tracing(InMemorySpanExporter(), ratio=0.0)
-    assert at.begin(PARENT).sampled
-    assert not at.begin(PARENT[:-1] + "0").sampled
-    assert at.begin(None) is None
-    assert tracing(InMemorySpanExporter(), ratio=1.0).begin(None).sampled
+    assert at.start_trace(PARENT).sampled
+    assert not at.start_trace(PARENT[:-1] + "0").sampled
+    assert at.start_trace(None) is None
+    assert tracing(InMemorySpanExporter(), ratio=1.0).start_trace(None).sampled
 
 
 @pytest.mark.parametrize(
     "header", ["", "garbage", "00-" + "0" * 32 + "-" + "b" * 16 + "-01", PARENT.upper(), PARENT + "x"]
 )
 def test_a_malformed_trace_header_starts_a_new_trace(header):
-    trace = tracing(InMemorySpanExporter()).begin(header)
+    trace = tracing(InMemorySpanExporter()).start_trace(header)
     assert trace.parent_id == 0
     assert trace.trace_id not in (0, int("a" * 32, 16))
 
 
 def test_without_an_exporter_traces_still_pass_through():
     at = Tracing(processor=None, sample_ratio=1.0, random=Random(1), version="1")
-    trace = at.begin(PARENT)
+    trace = at.start_trace(PARENT)
     assert not trace.sampled
     assert trace.to_worker().startswith(f"00-{'a' * 32}-")
 
@@ -158,7 +158,7 @@ def test_the_tail_rule_keeps_slow_and_failed_requests(clock, change, kept):
     exporter = InMemorySpanExporter()
     at = tracing(exporter, ratio=0.0, slow_seconds=30.0)
     made = answered(clock)
-    made.trace = at.begin(None)
+    made.trace = at.start_trace(None)
     assert not made.trace.sampled
     assert made.trace.to_worker().endswith("-00")
     change(made)
@@ -170,7 +170,7 @@ def test_each_attempt_is_a_span_of_its_own_with_its_worker(clock):
     exporter = InMemorySpanExporter()
     at = tracing(exporter, address_of=lambda worker: (f"{worker}.example", 8000))
     made = progress(clock)
-    made.trace = at.begin(None)
+    made.trace = at.start_trace(None)
     made.assign_worker("w0", by_shadow=False, predicted_tokens=0, predicted_ttft_seconds=0.1)
     first = made.trace.to_worker(made.attempts)
     clock.advance(0.5)
@@ -214,13 +214,13 @@ def test_finish_reasons_are_read_from_frames_and_not_from_text(clock):
     ],
 )
 def test_the_callers_tracestate_goes_on_with_its_trace(traceparent, tracestate, passed):
-    assert tracing(InMemorySpanExporter()).begin(traceparent, tracestate).tracestate == passed
+    assert tracing(InMemorySpanExporter()).start_trace(traceparent, tracestate).tracestate == passed
 
 
 def test_the_callers_tracestate_is_exported_with_every_span(clock):
     exporter = InMemorySpanExporter()
     at, made = tracing(exporter), answered(clock)
-    made.trace = at.begin(PARENT, "vendor=1,other=2")
+    made.trace = at.start_trace(PARENT, "vendor=1,other=2")
     at.observe(made.record())
     spans = exporter.get_finished_spans()
     assert {span.context.trace_state.to_header() for span in spans} == {"vendor=1,other=2"}
@@ -238,7 +238,7 @@ def test_the_attempt_that_was_answered_names_what_the_request_waited_for(clock):
 def test_a_row_of_a_batch_links_to_the_span_of_the_batch(clock):
     exporter = InMemorySpanExporter()
     at, made = tracing(exporter), answered(clock)
-    made.trace = at.begin(None, None, "batch_1")
+    made.trace = at.start_trace(None, None, "batch_1")
     at.observe(made.record())
     root, *others = exporter.get_finished_spans()
     exporter.clear()

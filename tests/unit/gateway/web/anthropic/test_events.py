@@ -1,7 +1,6 @@
 """Events of the Messages API from chat completions: blocks, order, usage, errors, wherever chunks are cut."""
 
 import json
-from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
@@ -189,19 +188,3 @@ def test_errors_have_anthropics_shape():
         body = json.loads(anthropic_error_body(error, "req-1"))
         assert (body["type"], body["error"]["type"], body["request_id"]) == ("error", kind, "req-1")
         assert set(body["error"]) == {"type", "message"}
-
-
-def test_limits_have_anthropics_names_and_points_in_time():
-    now = datetime(2026, 11, 22, 3, 0, 0, tzinfo=UTC)
-    got = answers.anthropic_headers(
-        {"x-request-id": "req-1", "x-ratelimit-remaining-tokens": "5", "x-ratelimit-reset-tokens": "6m1.5s"},
-        now,
-    )
-    assert got["request-id"] == got["x-request-id"] == "req-1"
-    assert got["anthropic-ratelimit-tokens-remaining"] == "5"
-    assert got["anthropic-ratelimit-tokens-reset"] == "2026-11-22T03:06:01.500Z"
-
-
-@pytest.mark.parametrize(("text", "expected"), [("12ms", 0.012), ("1.5s", 1.5), ("6m0s", 360.0), ("", 0)])
-def test_durations_are_read_as_openai_writes_them(text, expected):
-    assert answers.duration_seconds(text) == pytest.approx(expected)
