@@ -24,6 +24,7 @@ from gateway.quotas.prices import Prices
 from gateway.quotas.quota_store import IdempotencyKey, QuotaStoreUnavailable
 from policies.admission.limit_windows import Window
 from policies.admission.retry_budget import RetryBudget
+from tests.fakes.answer_tallies import tally_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.dispatch_stage import DispatchStage, inference, prompt_of, tenant
 
@@ -172,7 +173,7 @@ async def test_a_finished_request_is_charged_what_the_worker_counted(stage):
 
 async def test_a_stream_that_was_cut_is_charged_its_prompt_and_the_frames_that_came(stage):
     def cut(progress):
-        progress.dispatched, progress.frames = True, 3
+        progress.dispatched, progress.tally = True, tally_of(frames=3)
 
     _, left = await settled(stage, cut)
     assert left == 10_000 - 643
@@ -227,7 +228,7 @@ async def test_the_length_of_an_answer_that_was_cut_is_not_learnt(stage):
     ctx = stage.context()
     progress = stage.progress(ctx, PROMPT)
     before = stage.estimates.expected(stage.context(request=UNBOUNDED))
-    progress.dispatched, progress.frames = True, 5000
+    progress.dispatched, progress.tally = True, tally_of(frames=5000)
     stage.reservations.settle(ctx, await reserve(stage, ctx, progress), progress, None)
     assert stage.estimates.expected(stage.context(request=UNBOUNDED)) == before
 
