@@ -48,10 +48,22 @@ _INDEX = re.compile(rb'"choices"\s*:\s*\[\s*\{[^{}\[\]]*?"index"\s*:\s*(\d{1,6})
 class AnswerTally:
     """The output of one answer so far: the running usage of its choices, or their text."""
 
-    __slots__ = ("_finished", "_text", "_text_bytes", "_usage", "last_counted", "unread")
+    __slots__ = (
+        "_finished",
+        "_framed",
+        "_text",
+        "_text_bytes",
+        "_usage",
+        "counted",
+        "last_counted",
+        "unread",
+    )
 
     def __init__(self, whole: bytes | None = None) -> None:
         """`whole`: the answer, if it came in one piece."""
+        self._framed = whole is None
+        self.counted = 0
+        """Frames that were passed on, without those in `unread`."""
         self.unread: bytearray | bytes = bytearray() if whole is None else whole
         """What has not been parsed: frames without usage, see `read_text`, or a whole answer."""
         self.last_counted = b""
@@ -64,6 +76,8 @@ class AnswerTally:
     def read_text(self) -> None:
         """Parse the unread frames; call it once there are more than UNREAD_BYTES_MAX."""
         unread, times = self.unread, 1.0
+        if self._framed:
+            self.counted += frames_in(unread)
         if len(unread) > WHOLE_BYTES_MAX:
             # A quote ends the string that is cut, unless it would be escaped.
             times = len(unread) / WHOLE_BYTES_MAX
@@ -87,6 +101,12 @@ class AnswerTally:
             looked_at = found.start()
             if usage is not None and (number in self._usage or len(self._usage) < CHOICES_MAX):
                 self._usage[number] = usage
+
+    @property
+    def frames(self) -> int:
+        """Frames that were passed on, without `[DONE]`."""
+        self.read_text()
+        return self.counted
 
     @property
     def finished(self) -> int:
@@ -117,3 +137,8 @@ class AnswerTally:
         except (msgspec.DecodeError, UnicodeDecodeError):
             decoded = text.decode(errors="replace")  # Cut within an escaped character.
         return -(-count(decoded) * self._text_bytes // len(text))
+
+
+def frames_in(data: bytes | bytearray) -> int:
+    """Return how many blank lines there are in whole frames, each of which ends one."""
+    return data.count(b"\n\n") + (data.count(b"\n\r\n") if data.rfind(b"\r") >= 0 else 0)

@@ -5,11 +5,21 @@
       adopt: as they stand in the queue of all gateways            debts: what was given here since
 
 A policy keeps no state; its counters are kept here. Another policy begins with new counters.
+
+The tags are changed in place: what a request costs does not depend on the number of tenants.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from policies.queueing.protocol import QueueCounters, QueuePolicy, QueueTurn, Ticket
+from policies.queueing.noted_counters import NotedCounters
+from policies.queueing.protocol import (
+    TAGS_MAX,
+    QueueCounters,
+    QueuePolicy,
+    QueueTurn,
+    Ticket,
+    highest_tags,
+)
 
 
 class RoomCounters:
@@ -18,13 +28,17 @@ class RoomCounters:
     def __init__(self, policy: QueuePolicy, counted_from: int = 0, carried: Iterable[Ticket] = ()) -> None:
         """Count tickets from number `counted_from` on, and those `carried` over from the policy before."""
         self._policy = policy
-        self._now = self._adopted = QueueCounters()
+        self._tags: dict[str, float] = {}
+        self._now: QueueCounters = NotedCounters(tags=self._tags)
+        self._adopted_time = 0.0
+        self._adopted_tags: dict[str, float] = {}
+        """Virtual time and tags when a tag was adopted last, of the tags that have changed since."""
         self._counted_from = counted_from
         self._carried = {ticket.number for ticket in carried}
 
     def arrives(self, ticket: Ticket, waiting: Sequence[Ticket]) -> None:
         """Let a ticket join the waiting ones."""
-        self._now = self._policy.arrive(self._now, ticket, waiting)
+        self._take(self._policy.arrive(self._now, ticket, waiting))
 
     def next(self, heads: Sequence[Ticket], now: float) -> QueueTurn | None:
         """Return the turn that would be given now; nothing is counted before `granted`."""
@@ -32,7 +46,7 @@ class RoomCounters:
 
     def granted(self, turn: QueueTurn) -> None:
         """Count a turn that was taken; nothing was counted since it was returned by `next`."""
-        self._now = turn.counters
+        self._take(turn.counters)
 
     def correct(self, ticket: Ticket, cost_change: float) -> None:
         """Correct the cost of a request that had its turn by this many units."""
@@ -40,20 +54,42 @@ class RoomCounters:
             if ticket.number not in self._carried:
                 return  # The counters that it was charged in are gone.
             self._carried.discard(ticket.number)
-        self._now = self._policy.correct(self._now, ticket, cost_change)
+        self._take(self._policy.correct(self._now, ticket, cost_change))
 
     def adopt(self, tenant: str, virtual_time: float, finish: float) -> None:
         """Take over a tenant's tag from the queue of all gateways, in case this gateway has to give turns alone."""
         latest = max(virtual_time, self._now.virtual_time)
-        self._now = self._adopted = self._now.with_tags({tenant: finish}, virtual_time=latest)
+        self._take(self._now.with_tags({tenant: finish}, virtual_time=latest))
+        self._adopted_time = latest
+        self._adopted_tags.clear()
 
     def debts(self) -> dict[str, float]:
         """Return by tenant how much further ahead of the virtual time it is than when its tag was adopted."""
+        time, before = self._now.virtual_time, self._adopted_time
         ahead = {
-            tenant: _ahead(self._now, tenant) - _ahead(self._adopted, tenant) for tenant in self._now.tags
+            tenant: max(0.0, tag - time) - max(0.0, self._adopted_tags.get(tenant, tag) - before)
+            for tenant, tag in self._tags.items()
         }
         return {tenant: debt for tenant, debt in ahead.items() if debt > 0}
 
+    def _take(self, counters: QueueCounters) -> None:
+        """Take over the counters that the policy returned."""
+        if counters is self._now:
+            return
+        tags, adopted = self._tags, self._adopted_tags
+        if isinstance(counters, NotedCounters):
+            for name, tag in counters.changes.items():
+                adopted.setdefault(name, tags.get(name, 0.0))
+                tags[name] = tag
+            self._now = counters
+            if len(tags) > TAGS_MAX:
+                self._replace(highest_tags(tags, counters.keep), counters.virtual_time)
+        else:
+            self._replace(counters.tags, counters.virtual_time)  # The policy has changed all of them.
 
-def _ahead(counters: QueueCounters, tenant: str) -> float:
-    return max(0.0, counters.tags.get(tenant, 0.0) - counters.virtual_time)
+    def _replace(self, tags: Mapping[str, float], virtual_time: float) -> None:
+        """Go on with these tags in place of all others."""
+        before, adopted = self._tags, self._adopted_tags
+        self._adopted_tags = {name: adopted.get(name, before.get(name, 0.0)) for name in tags}
+        self._tags = dict(tags)
+        self._now = NotedCounters(virtual_time=virtual_time, tags=self._tags)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from gateway.domain.answer_tally import RUNNING_USAGE, UNREAD_BYTES_MAX, AnswerTally
+from gateway.domain.answer_tally import RUNNING_USAGE, UNREAD_BYTES_MAX, AnswerTally, frames_in
 from gateway.domain.token_usage import TokenUsage, read_usage
 from gateway.relay.redaction import (
     MAY_COUNT_CACHED,
@@ -73,7 +73,6 @@ class FrameFilter:
         "_wants_usage",
         "done",
         "error",
-        "frames",
         "tally",
         "usage",
     )
@@ -109,9 +108,7 @@ class FrameFilter:
         self.usage: TokenUsage | None = None
         """The last usage that the worker reported of the whole answer."""
         self.tally = AnswerTally()
-        """The output so far, for a stream that ends before its usage."""
-        self.frames = 0
-        """Data frames that were passed on, without `[DONE]`."""
+        """What came and was passed on so far, for a stream that ends before its usage."""
         self.done = False
         """Whether `[DONE]` has come."""
         self.error: StreamError | None = None
@@ -155,7 +152,7 @@ class FrameFilter:
         self._passing, self._last = False, b""
         if self.error is not None:
             return b""
-        self.frames += 1
+        self.tally.counted += 1
         return chunk[:cut] + self._pass_whole_frames(chunk[cut:])
 
     def end(self) -> bytes:
@@ -186,7 +183,7 @@ class FrameFilter:
         # Note the end, which is no frame of the answer.
         if passed.rfind(DONE_MARK) >= 0 and _has_done_frame(passed):
             self.done = True
-            self.frames -= 1
+            self.tally.counted -= 1
 
         return passed if self._tail_bytes <= FRAME_BYTES_MAX else passed + self._give_up_tail()
 
@@ -210,16 +207,11 @@ class FrameFilter:
         if chunk.rfind(TRANSFER_FIELD) >= 0:
             chunk = _redacted(chunk, _TRANSFER, without_transfers)
 
-        # Note what came: its text is read only for a stream that ends before its usage.
+        # Note what came: its text and its frames are looked at only for a stream that ends before its usage.
         tally = self.tally
         tally.unread += without_usage
         if len(tally.unread) > UNREAD_BYTES_MAX:
             tally.read_text()
-
-        # Count the frames.
-        self.frames += chunk.count(b"\n\n")
-        if chunk.rfind(b"\r") >= 0:
-            self.frames += chunk.count(b"\n\r\n")
         return chunk
 
     def _keep_rest(self, chunk: bytes) -> bytes:
@@ -273,6 +265,8 @@ class FrameFilter:
             self.tally.unread += chunk[at : start if running else end]
             read = self._read_running_usage if running else self._read_final_usage
             passed += chunk[at:start], read(frame)
+            if not passed[-1]:
+                self.tally.counted -= 1  # It is among the unread frames, and does not pass.
             at = end
         self.tally.unread += chunk[at:]
         return b"".join((*passed, chunk[at:]))
@@ -282,6 +276,7 @@ class FrameFilter:
 
         Of an answer with one choice the frames are only kept: the last ones are read if no final usage comes.
         """
+        self.tally.counted += frames_in(frames)
         if self._answers == 1:
             self.tally.last_counted = frames
         else:

@@ -112,7 +112,7 @@ async def _relay_whole(
         raise WorkerFailed("no answer to such a request", failure=FailureKind.SERVER_ERROR) from err
     if progress.trace is not None:
         progress.note_finish_reasons(body[-LONG_BYTES:])
-    progress.output_sent(progress.frames)
+    progress.output_sent()
 
 
 async def _for_client(
@@ -128,7 +128,7 @@ async def _for_client(
     if error is not None:
         raise_failure(error, False, request, progress)
     progress.usage = _usage(outline)
-    if request.generates:
+    if request.generates and progress.tally is None:  # An answer that came as a stream has one.
         progress.tally = AnswerTally(body)
     if TRANSFER_FIELD in outline:
         changed = without_transfers(outline)

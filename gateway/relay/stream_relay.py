@@ -95,7 +95,7 @@ class StreamRelay:
             await self._exchange.write(ready)
         if self._progress.trace is not None:
             self._progress.note_finish_reasons(ready)
-        self._progress.output_sent(self._frames.frames)
+        self._progress.output_sent()
 
     def take(self, piece: bytes) -> bool:
         """Send a piece where it arrives; False: the request's task has to do it.
@@ -113,5 +113,5 @@ class StreamRelay:
                 return False
             if self._progress.trace is not None:
                 self._progress.note_finish_reasons(ready)
-            self._progress.output_sent(self._frames.frames)
+            self._progress.output_sent()
         return True

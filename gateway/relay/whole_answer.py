@@ -91,7 +91,6 @@ async def _aggregated(
             before = aggregator.bytes_kept
             for payload in reader.feed(frames.feed(chunk)):
                 aggregator.add(payload)
-                progress.frames += 1
             memory.add(aggregator.bytes_kept - before)
             if frames.error is not None:
                 raise_failure(frames.error, False, request, progress)

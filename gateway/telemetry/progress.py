@@ -50,7 +50,6 @@ class Progress(msgspec.Struct, eq=False):
     attempts: int = 0
     prompt_tokens: int = 0
     predicted_tokens: int = 0
-    frames: int = 0
     usage: TokenUsage | None = None
     dispatched: bool = False  # it was sent to a worker
     dispatched_at: float | None = None
@@ -124,7 +123,6 @@ class Progress(msgspec.Struct, eq=False):
         self.dispatched = self.answered = False
         self.usage = self.first_token_seconds = self.tally = self.own_count = None
         self.usage_impossible = False
-        self.frames = 0
 
     def switch_model(self, model: str, worker: str | None = None) -> None:
         """Record that another model is to answer, after `worker` has failed or before any worker was tried."""
@@ -148,13 +146,17 @@ class Progress(msgspec.Struct, eq=False):
             reasons = (*self.finish_reasons, *(reason.decode() for reason in found))
             self.finish_reasons = reasons[:FINISH_REASONS_MAX]
 
-    def output_sent(self, frames: int) -> None:
-        """Record that bytes are handed to the client's socket now, with so many data frames up to here."""
+    def output_sent(self) -> None:
+        """Record that bytes are handed to the client's socket now."""
         now = self.clock()
         if self.first_byte_at is None:
             self.first_byte_at = now
         self.last_byte_at = now
-        self.frames = frames
+
+    @property
+    def frames(self) -> int:
+        """The data frames of the answer so far that were passed on, without `[DONE]`."""
+        return self.tally.frames if self.tally is not None else 0
 
     def output_tokens_used(self) -> int:
         """Return the reported output tokens, or the tokens received from a stream that was cut."""

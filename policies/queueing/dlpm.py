@@ -64,17 +64,21 @@ class Dlpm:
             return None
         accounts = {self._account(ticket) for ticket in waiting}
         rounds = min(self._rounds(counters.tags.get(account, 0.0)) for account in accounts)
-        tags = dict(counters.tags)
+        tags = counters.tags
         if rounds:
-            for account in accounts | tags.keys():
-                tags[account] = self._refilled(tags.get(account, 0.0), rounds)
+            tags = {
+                account: self._refilled(tags.get(account, 0.0), rounds) for account in accounts | tags.keys()
+            }
         solvent = [ticket for ticket in waiting if tags.get(self._account(ticket), 0.0) > 0]
         ticket = min(
             solvent,
             key=lambda ticket: (-ticket.cached_tokens, -tags[self._account(ticket)], ticket.number),
         )
         account = self._account(ticket)
-        tags[account] -= ticket.cost / ticket.weight
+        left = tags[account] - ticket.cost / ticket.weight
+        if not rounds:
+            return QueueTurn(ticket=ticket, counters=counters.with_tags({account: left}))
+        tags = {**tags, account: left}
         if len(tags) > TAGS_MAX:
             # A tenant that has nothing waiting and owes nothing is as good as a new one.
             tags = {name: left for name, left in tags.items() if left < 0 or name in accounts}

@@ -76,11 +76,16 @@ class QueueCounters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """
         merged = {**self.tags, **tags}
         if len(merged) > TAGS_MAX:
-            kept = {name: merged[name] for name in keep if name in merged}
-            merged = {**dict(nlargest(TAGS_MAX // 2, merged.items(), key=lambda item: item[1])), **kept}
+            merged = highest_tags(merged, keep)
         return QueueCounters(
             virtual_time=self.virtual_time if virtual_time is None else virtual_time, tags=merged
         )
+
+
+def highest_tags(tags: Mapping[str, float], keep: Collection[str] = ()) -> dict[str, float]:
+    """Return the highest TAGS_MAX / 2 tags, and those named in `keep`."""
+    kept = {name: tags[name] for name in keep if name in tags}
+    return {**dict(nlargest(TAGS_MAX // 2, tags.items(), key=lambda item: item[1])), **kept}
 
 
 class QueueTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):

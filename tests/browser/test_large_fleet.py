@@ -78,7 +78,7 @@ def add_requests(gateway):
     """Put requests of all tenants and on all workers into the gateway's memories."""
     progress = Progress("req-0", "chat/completions", time.monotonic, time.time)
     progress.model, progress.stream, progress.answered = "m", True, True
-    progress.output_sent(1)
+    progress.output_sent()
     record = progress.record()
     for number in range(TENANTS):
         of_tenant = msgspec.structs.replace(

@@ -35,9 +35,9 @@ def answered(clock):
     clock.advance(0.4)
     made.mark("first_byte")
     made.answered = True
-    made.output_sent(1)
+    made.output_sent()
     clock.advance(0.5)
-    made.output_sent(6)
+    made.output_sent()
     made.mark("relay")
     made.usage = TokenUsage(
         prompt_tokens=64, completion_tokens=6, prompt_tokens_details=PromptDetails(cached_tokens=40)

@@ -63,13 +63,14 @@ def test_a_client_that_does_not_ask_gets_all_but_the_usage_frame(stream, places)
     passed, read = run(cut(b"".join(frames) + done, places), wants_usage=False)
     assert passed == b"".join(frames[:-1]) + done
     assert (read.usage.prompt_tokens, read.usage.completion_tokens) == (7, 3)
+    assert read.tally.frames == len(frames) - 1
 
 
 @given(stream=streams(), places=places)
 def test_frames_are_counted_once_each(stream, places):
     frames, done = stream
     _, read = run(cut(b"".join(frames) + done, places), wants_usage=True)
-    assert read.frames == len(frames)
+    assert read.tally.frames == len(frames)
 
 
 @given(stream=streams(), places=places, wants_usage=st.booleans(), fails=st.booleans())
@@ -83,7 +84,7 @@ def test_pieces_that_are_taken_where_they_arrive_pass_as_all_others_do(stream, p
         plain = one.feed_plain(chunk)
         passed += one.feed(chunk) if plain is None else plain
     assert passed + one.end() == b"".join(map(other.feed, chunks)) + other.end()
-    assert (one.frames, one.done, one.error) == (other.frames, other.done, other.error)
+    assert (one.tally.frames, one.done, one.error) == (other.tally.frames, other.done, other.error)
     assert one.usage == other.usage
 
 
@@ -126,7 +127,7 @@ def test_frames_that_are_too_long_pass_as_they_are_and_the_others_are_read(strea
         patch.setattr(frame_filter, "FRAME_BYTES_MAX", longest)
         passed, read = run(chunks, wants_usage=True)
     assert passed == b"".join(chunks)
-    assert read.frames - len(frames) in (
+    assert read.tally.frames - len(frames) in (
         0,
         1,
     )  # the end of the stream, if it was too long to be known as such

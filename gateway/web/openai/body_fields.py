@@ -5,15 +5,26 @@ decoded. Long bodies are decoded in steps, between which other threads run.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from gateway.concurrency.gil_yield import yield_gil
 from gateway.domain.request import Surface
 from gateway.web.bodies.body_decoding import check_utf8, decode_fields
 from gateway.web.bodies.body_limits import SHORT_BYTES_MAX, check_values
 from gateway.web.bodies.long_strings import restore_strings, take_long_strings
+
+CHOICES_MAX = 128
+"""The most choices of one request (`n`, `best_of`)."""
+WHOLE_NUMBER_MAX = 2**31 - 1
+LOGPROBS_MAX = 20
+"""The most log probabilities per token: OpenAI's bound, and vLLM's default."""
+
+# Zero output tokens pass, since OpenAI's document allows them; the worker may refuse them.
+TokensMax: TypeAlias = Annotated[int, Meta(ge=0, le=WHOLE_NUMBER_MAX)]
+Logprobs: TypeAlias = Annotated[int, Meta(ge=0, le=LOGPROBS_MAX)]
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NULL = msgspec.Raw(b"null")
@@ -32,13 +43,13 @@ class InferenceBody(msgspec.Struct):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n: int | None = None
-    best_of: int | None = None
-    logprobs: bool | int | None = None
-    top_logprobs: int | None = None
-    prompt_logprobs: bool | int | None = None
+    max_tokens: TokensMax | None = None
+    max_completion_tokens: TokensMax | None = None
+    n: Annotated[int, Meta(ge=1, le=CHOICES_MAX)] | None = None
+    best_of: Annotated[int, Meta(ge=0, le=CHOICES_MAX)] | None = None
+    logprobs: bool | Logprobs | None = None
+    top_logprobs: Logprobs | None = None
+    prompt_logprobs: bool | Logprobs | None = None
 
 
 class ChatBody(InferenceBody):

@@ -16,16 +16,11 @@ from gateway.domain.request import GENERATING_SURFACES, InferenceRequest, Surfac
 from gateway.media.field_check import check_media
 from gateway.web.bodies.body_decoding import LONG_BYTES
 from gateway.web.bodies.body_limits import FIELDS_MAX, check_depth, too_many_fields
-from gateway.web.openai.body_fields import InferenceBody, decode_long, decode_short
+from gateway.web.openai.body_fields import decode_long, decode_short
 from gateway.web.openai.prompts import messages_of, prompts_of
 
-CHOICES_MAX = 128
-"""The most choices of one request (`n`, `best_of`)."""
 MODEL_NAME_MAX = 200
 """The most characters of a model's name."""
-WHOLE_NUMBER_MAX = 2**31 - 1
-LOGPROBS_MAX = 20
-"""The most log probabilities per token: OpenAI's bound, and vLLM's default."""
 
 GATEWAY_OWNED = frozenset(
     {
@@ -68,6 +63,7 @@ GATEWAY_OWNED = frozenset(
     }
 )
 
+_BOUND = re.compile(r"Expected `int` (?P<side>[<>])= (?P<number>\d+)")
 _LOCATION = re.compile(r" - at `\$\.?(?P<field>[A-Za-z_]*)[^`]*`$")
 
 
@@ -94,10 +90,6 @@ def decode_openai_request(surface: Surface, body: bytes) -> InferenceRequest:
             else "The request must name a model."
         )
         raise BadRequest(text, param="model")
-    _check_ranges(read)
-    for name, asked in (("n", read.n), ("best_of", read.best_of)):
-        if (asked or 0) > CHOICES_MAX:
-            raise BadRequest(f"At most {CHOICES_MAX} choices can be asked for.", param=name)
     # If both names are sent, the larger value counts; otherwise a tiny first one would evade the quota.
     output_tokens_max = read.max_tokens
     if output_tokens_max is None or (read.max_completion_tokens or 0) > output_tokens_max:
@@ -116,31 +108,13 @@ def decode_openai_request(surface: Surface, body: bytes) -> InferenceRequest:
     )
 
 
-def _check_ranges(read: InferenceBody) -> None:
-    """Raise BadRequest for a number that is out of its range."""
-    # Zero output tokens pass, since OpenAI's document allows them; the worker may refuse them.
-    for name, value, least in (
-        ("max_tokens", read.max_tokens, 0),
-        ("max_completion_tokens", read.max_completion_tokens, 0),
-        ("n", read.n, 1),
-        ("best_of", read.best_of, 0),
-    ):
-        if value is not None and not least <= value <= WHOLE_NUMBER_MAX:
-            bound = f"least {least}" if value < least else f"most {WHOLE_NUMBER_MAX}"
-            raise BadRequest(f"{name} must be at {bound}.", param=name)
-    for name, number in (
-        ("logprobs", read.logprobs),
-        ("top_logprobs", read.top_logprobs),
-        ("prompt_logprobs", read.prompt_logprobs),
-    ):
-        if not 0 <= (number or 0) <= LOGPROBS_MAX:
-            raise BadRequest(f"{name} must be between 0 and {LOGPROBS_MAX}.", param=name)
-
-
 def _bad_request(message: str) -> BadRequest:
     """Return the error for a message of msgspec, with the field that the message names."""
     location = _LOCATION.search(message)
     field = location["field"] if location is not None else ""
     if not field:
         return BadRequest(f"The body is not a JSON object of the expected shape: {message}.")
+    if (bound := _BOUND.match(message)) is not None:
+        side = "least" if bound["side"] == ">" else "most"
+        return BadRequest(f"{field} must be at {side} {bound['number']}.", param=field)
     return BadRequest(f"{field}: {message}.", param=field)

@@ -1,36 +1,17 @@
 """The tags of start-time fair queueing for very many tenants: no operation goes through all of them.
 
-The counters of a queue are a value (policies/queueing/protocol.py), which is copied whenever it changes. Redis
-changes its own in place, and so do these: TaggedCounters notes what is to change, `apply` changes it.
+Redis changes the counters of its queue in place, and so do these: NotedCounters notes what is to change, `apply`
+changes it.
 """
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Generator
 from heapq import heappop, heappush, nsmallest
 
-import msgspec
-
+from policies.queueing.noted_counters import NotedCounters
 from policies.queueing.protocol import QueueCounters
 
 TAGS_MAX, DROPPED = 10_000, 100
 """Of more tags than this, so many of the least are dropped: as gateway/queueing/shared/lua/tenants.lua does."""
-
-
-class TaggedCounters(QueueCounters, frozen=True, kw_only=True, gc=False):
-    """Counters that change in place once they are applied."""
-
-    changes: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """The tags that are to be set."""
-
-    def with_tags(
-        self,
-        tags: Mapping[str, float],
-        *,
-        virtual_time: float | None = None,
-        keep: Collection[str] = (),
-    ) -> "TaggedCounters":
-        """Return the counters with these changes noted, and with `virtual_time` unless that is None."""
-        moved = self.virtual_time if virtual_time is None else virtual_time
-        return TaggedCounters(virtual_time=moved, tags=self.tags, changes=tags)
 
 
 class TenantsByTag:
@@ -38,7 +19,7 @@ class TenantsByTag:
 
     def __init__(self) -> None:
         self._tags: dict[str, float] = {}
-        self.counters: QueueCounters = TaggedCounters(tags=self._tags)
+        self.counters: QueueCounters = NotedCounters(tags=self._tags)
         self._waiting: dict[str, float | None] = {}
         self._untagged: set[str] = set()
         self._heap: list[tuple[float, str]] = []
@@ -46,7 +27,7 @@ class TenantsByTag:
 
     def apply(self, counters: QueueCounters) -> None:
         """Take over changed counters."""
-        assert isinstance(counters, TaggedCounters)
+        assert isinstance(counters, NotedCounters)
         self._tags.update(counters.changes)
         moved = list(counters.changes)
         if len(self._tags) > TAGS_MAX:
@@ -54,7 +35,7 @@ class TenantsByTag:
             for tenant in dropped:
                 del self._tags[tenant]
             moved += dropped
-        self.counters = TaggedCounters(virtual_time=counters.virtual_time, tags=self._tags)
+        self.counters = NotedCounters(virtual_time=counters.virtual_time, tags=self._tags)
         for tenant in moved:
             if tenant in self._waiting:
                 self.wait(tenant)

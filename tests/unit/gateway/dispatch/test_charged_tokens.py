@@ -3,6 +3,7 @@
 from gateway.dispatch.charged_tokens import WARNED_SECONDS, ImpossibleUsage, tokens_to_charge
 from gateway.domain.token_usage import ChargedTokens, PromptDetails, TokenUsage
 from gateway.telemetry.progress import Progress
+from tests.fakes.answer_tallies import tally_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.dispatch_stage import DispatchStage, prompt_of
 
@@ -43,7 +44,7 @@ def test_an_answer_without_usage_is_charged_by_the_gateways_own_count():
 
 
 def test_a_dispatched_request_without_a_count_is_charged_its_prompt_and_its_frames():
-    assert charged(progress(dispatched=True, frames=3)) == (60, None, 3)
+    assert charged(progress(dispatched=True, tally=tally_of(frames=3))) == (60, None, 3)
 
 
 def test_a_request_that_was_never_dispatched_is_charged_nothing():

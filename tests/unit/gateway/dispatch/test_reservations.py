@@ -25,6 +25,7 @@ from gateway.quotas.prices import Prices
 from gateway.quotas.quota_store import IdempotencyKey, QuotaStoreUnavailable
 from policies.admission.limit_windows import Window
 from policies.admission.retry_budget import RetryBudget
+from tests.fakes.answer_tallies import tally_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.dispatch_stage import MODEL, DispatchStage, inference, prompt_of, tenant
 
@@ -173,7 +174,7 @@ async def test_a_finished_request_is_charged_what_the_worker_counted(stage):
 
 async def test_a_stream_that_was_cut_is_charged_its_prompt_and_the_frames_that_came(stage):
     def cut(progress):
-        progress.dispatched, progress.frames = True, 3
+        progress.dispatched, progress.tally = True, tally_of(frames=3)
 
     _, left = await settled(stage, cut)
     assert left == 10_000 - 643
@@ -226,7 +227,7 @@ async def test_the_length_of_a_counted_answer_is_learnt(stage):
 async def test_the_length_of_an_answer_that_was_cut_is_not_learnt(stage):
     request = stage.pending(prompt=PROMPT)
     before = stage.estimates.expected(stage.context(request=UNBOUNDED))
-    request.progress.dispatched, request.progress.frames = True, 5000
+    request.progress.dispatched, request.progress.tally = True, tally_of(frames=5000)
     stage.reservations.settle(request, await reserve(stage, request.ctx, request.progress))
     assert stage.estimates.expected(stage.context(request=UNBOUNDED)) == before
 

@@ -19,7 +19,7 @@ def answered(clock):
     made = Progress("req-1", "chat/completions", clock, clock)
     made.tenant, made.model, made.stream, made.answered = "acme", "m", True, True
     clock.advance(0.5)
-    made.output_sent(1)
+    made.output_sent()
     return made.record()
 
 

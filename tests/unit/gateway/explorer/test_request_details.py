@@ -30,7 +30,7 @@ def record():
     progress.assign_worker("w0", by_shadow=False, predicted_tokens=64, predicted_ttft_seconds=0.2)
     clock.advance(0.3)
     progress.worker_ttft_seconds = 0.3
-    progress.output_sent(1)
+    progress.output_sent()
     clock.advance(0.6)
     return progress.record()
 

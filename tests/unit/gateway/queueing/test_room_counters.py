@@ -1,11 +1,15 @@
 """The counters of a waiting room: what its tenants have received, and the requests in it."""
 
 import asyncio
+import random
+import tracemalloc
+
+import pytest
 
 from gateway.queueing.room_counters import RoomCounters
 from gateway.queueing.waiters import Waiter, Waiters
-from policies.queueing.protocol import Ticket
-from policies.registry import queue_policy
+from policies.queueing.protocol import QueueCounters, Ticket
+from policies.registry import queue_names, queue_policy
 
 
 def ticket(number, tenant="a", cost=4.0, tokens=10):
@@ -47,6 +51,48 @@ def test_a_request_that_was_carried_over_is_corrected_once():
     once = counters.debts()
     counters.correct(ticket(1), 1000.0)
     assert counters.debts() == once
+
+
+@pytest.mark.parametrize("name", queue_names())
+def test_counters_changed_in_place_are_those_that_a_policy_makes_as_values(name):
+    policy = queue_policy(name)
+    counters, value, drawn = RoomCounters(policy), QueueCounters(), random.Random(7)
+    for number in range(4000):
+        # More tenants than may have tags, some of which come often.
+        one = ticket(number, f"t{int(drawn.paretovariate(0.5)) % 3000}", cost=drawn.uniform(1, 40_000))
+        counters.arrives(one, ())
+        turn = counters.next((one,), 0.0)
+        value = policy.arrive(value, one, ())
+        value_turn = policy.next(value, (one,), 0.0)
+        assert turn.ticket == value_turn.ticket
+        if drawn.random() < 0.8:
+            counters.granted(turn)
+            counters.correct(one, -0.5 * one.cost)
+            value = policy.correct(value_turn.counters, one, -0.5 * one.cost)
+    debts = {tenant: max(0.0, tag - value.virtual_time) for tenant, tag in value.tags.items()}
+    assert counters.debts() == {tenant: debt for tenant, debt in debts.items() if debt > 0}
+
+
+def test_what_was_given_before_a_tag_was_adopted_is_no_debt():
+    counters = RoomCounters(queue_policy("sfq"))
+    grant(counters, ticket(0, "a"))
+    counters.adopt("b", 1.0, 3.0)
+    assert counters.debts() == {}
+    grant(counters, ticket(1, "a"))
+    grant(counters, ticket(2, "b"))
+    assert counters.debts() == {"a": 1.0, "b": 2.0}
+
+
+def test_a_turn_takes_as_much_memory_with_a_thousand_tenants_as_with_one():
+    counters = RoomCounters(queue_policy("sfq"))
+    for number in range(1000):
+        grant(counters, ticket(number, f"t{number}"))
+    tracemalloc.start()
+    try:
+        grant(counters, ticket(1000, "t500"))
+        assert tracemalloc.get_traced_memory()[1] < 4096  # A copy of the tags has 36 KiB.
+    finally:
+        tracemalloc.stop()
 
 
 def waiters(*tokens):

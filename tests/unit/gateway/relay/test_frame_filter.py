@@ -101,3 +101,17 @@ def test_a_stream_whose_frames_count_tokens_has_ended_once_every_choice_has_its_
     assert frames.ended
     frames.feed(b'data: {"choices":[]' + USAGE + b"}\n\n")
     assert frames.ended
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+@pytest.mark.parametrize("running", [True, False], ids=["running usage", "final usage"])
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "frame by frame"])
+@pytest.mark.parametrize("wants_usage", [True, False], ids=["usage wanted", "usage withheld"])
+def test_each_frame_that_passes_is_counted_once(answers, running, at_once, wants_usage):
+    frames = FrameFilter(wants_usage=wants_usage, answers=answers, running_usage=running)
+    first, last = CHOICE + b"}\n\n", b'data: {"choices":[]' + USAGE + b"}\n\n"
+    sent = [first, CHOICE + (USAGE if running else b"") + b"}\n\n", b"data: [1]\r\n\r\n", first, last]
+    sent.append(b"data: [DONE]\n\n")
+    for piece in [b"".join(sent)] if at_once else sent:
+        frames.feed(piece)
+    assert frames.tally.frames == (5 if wants_usage else 4)

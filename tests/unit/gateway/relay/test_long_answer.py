@@ -38,7 +38,7 @@ class Client:
 
 async def relayed(*pieces, content_type="application/json", **options):
     """Return what the client got, the request's account, and the turns that other tasks of the loop had."""
-    progress = SimpleNamespace(trace=None, output_sent=lambda frames: None, frames=0)
+    progress = SimpleNamespace(trace=None, output_sent=lambda: None, tally=None)
     request = SimpleNamespace(stream=False, generates=True, answers=1, surface=Surface.CHAT)
     answer, client, turns = StubAnswer(content_type=content_type, pieces=pieces), Client(), 0
 

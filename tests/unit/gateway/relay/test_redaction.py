@@ -138,7 +138,7 @@ def test_a_stream_hides_what_stands_beside_the_usage_in_every_frame(size):
     assert passed.count(b"data: ") == 3
     assert not any(name in passed for name in (b"timings", b"prompt_progress", b"cached_tokens"))
     assert frames.usage.cached_tokens == 8
-    assert frames.frames == 2
+    assert frames.tally.frames == 2
     assert frames.done
 
 

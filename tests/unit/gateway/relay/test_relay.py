@@ -39,7 +39,7 @@ def a_request():
 
 
 def a_progress():
-    return SimpleNamespace(trace=None, output_sent=lambda frames: None, id="r", worker="w")
+    return SimpleNamespace(trace=None, output_sent=lambda: None, id="r", worker="w")
 
 
 async def written(answer):

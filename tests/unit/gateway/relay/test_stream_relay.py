@@ -36,21 +36,21 @@ def client():
 
 
 @pytest.fixture
-def sent():
-    return []
+def frames():
+    return FrameFilter(wants_usage=False)
 
 
 @pytest.fixture
-def stream(client, sent):
-    progress = SimpleNamespace(trace=None, output_sent=sent.append)
-    return StreamRelay(streamed(), client, FrameFilter(wants_usage=False), progress, lambda: None)
+def stream(client, frames):
+    progress = SimpleNamespace(trace=None, output_sent=lambda: None)
+    return StreamRelay(streamed(), client, frames, progress, lambda: None)
 
 
-def test_frames_are_sent_where_they_arrive_and_counted(stream, client, sent):
+def test_frames_are_sent_where_they_arrive_and_counted(stream, client, frames):
     assert stream.take(TEXT)
     assert stream.take(TEXT + TEXT)
     assert client.writes == [TEXT, TEXT + TEXT]
-    assert sent == [1, 3]
+    assert frames.tally.frames == 3
 
 
 def test_a_frame_that_the_client_does_not_get_is_taken_all_the_same(stream, client):

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.domain.token_usage import TokenUsage
 from gateway.telemetry.request_record import CLIENT_CLOSED
+from tests.fakes.answer_tallies import tally_of
 from tests.fakes.running_account import answered, progress, sent
 
 
@@ -36,7 +37,7 @@ def test_time_in_the_queue_is_no_work_of_the_gateway(clock):
 
 def test_a_cut_stream_counts_its_frames_and_unknown_is_not_zero(clock):
     made = progress(clock, prompt_tokens=60, answered=True)
-    made.output_sent(3)
+    made.tally = tally_of(frames=3)
     made.fail(CLIENT_CLOSED, 499)
     record = made.record()
     assert (record.output_tokens, record.prompt_tokens, record.cached_tokens) == (3, 60, None)

@@ -22,7 +22,8 @@ from gateway.web.bodies.body_limits import (
     check_values,
     value_is_deep,
 )
-from gateway.web.openai.inference_requests import LOGPROBS_MAX, WHOLE_NUMBER_MAX, decode_openai_request
+from gateway.web.openai.body_fields import LOGPROBS_MAX, WHOLE_NUMBER_MAX
+from gateway.web.openai.inference_requests import decode_openai_request
 
 FEW_VALUES = 50_000
 MANY_NUMBERS = b", [" + b", ".join([b"1"] * (FEW_VALUES + 2)) + b"]]"

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Surface
-from gateway.web.openai.inference_requests import CHOICES_MAX, GATEWAY_OWNED, decode_openai_request
+from gateway.web.openai.body_fields import CHOICES_MAX
+from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_openai_request
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -89,7 +90,7 @@ def test_the_larger_of_both_output_bounds_counts():
 
 @pytest.mark.parametrize("field", ["n", "best_of"])
 def test_too_many_choices_are_refused_by_the_field_that_asks_for_them(field):
-    with pytest.raises(BadRequest, match="At most 128 choices") as refused:
+    with pytest.raises(BadRequest, match="at most 128") as refused:
         completion(**{field: CHOICES_MAX + 1})
     assert refused.value.param == field
 
