@@ -32,7 +32,11 @@ class FleetCosts:
     """Into Redis and out of it."""
     quotas: PartCosts = PartCosts(commands=9.1, bytes_in=780.0, bytes_out=84.0)
     queue: PartCosts = PartCosts(commands=37.7, bytes_in=2075.0, bytes_out=268.0)
-    """Where several processes share the queue."""
+    """Where several processes share the queue: of a request that has its turn from Redis."""
+    queue_own: PartCosts = PartCosts(commands=26.3, bytes_in=1215.0, bytes_out=128.0)
+    """Of a request that a process places without a call (gateway/queueing/shared/own_places.py), at 25 requests a
+    second of each process; with more of them it is less, since they are reported together.
+    """
     turn: PartCosts = PartCosts(commands=73.0, bytes_in=1535.0, bytes_out=60.0)
     """Of a request that waits for its turn, in addition."""
     turn_commands_per_process: float = 1.7
@@ -50,7 +54,9 @@ class FleetCosts:
     bytes_per_shared_prefix: float = 80.0
     bytes_in_per_script: float = 51.0
     urgent_moments: float = 1.3
-    """Number of times that a request needs an answer of the shared queue at once."""
+    """Number of times that a request needs an answer of the shared queue at once. Those of a request that is
+    placed without a call wait for others, too.
+    """
     turn_moments: float = 2.4
     """The same for a request that waits, in addition."""
     moments_alone: float = 2.35

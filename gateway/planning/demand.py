@@ -21,6 +21,9 @@ class FleetDemand:
     waiting: float
     """The share of requests that wait for a turn, since no worker has room when they arrive: 0 to 1."""
     block_size: int = 64
+    asking: float = 1.0
+    """Where several processes share the queue: the share of requests that call Redis for their turns, 0 to 1. The
+    others are short, and come while no request waits: gateway/queueing/shared/own_places.py."""
 
     @property
     def new_blocks(self) -> float:

@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 from gateway.planning.costs import FleetCosts
 from gateway.planning.demand import FleetDemand, FleetLayout
-from gateway.planning.traffic import INDEX_SHARDS
+from gateway.planning.traffic import INDEX_SHARDS, queue_costs
 
 QUEUE_SHARDS = 24
 """CLUSTER_SHARDS of gateway/queueing/shared/keys.py."""
@@ -58,6 +58,7 @@ def busiest_shares(demand: FleetDemand, layout: FleetLayout, costs: FleetCosts) 
     if layout.deployments == 1:
         parts.append((quotas, costs.quotas))
     if layout.asks_for_turns:
-        parts.append((queue, costs.queue))
+        asking = 1.0 if layout.deployments > 1 else demand.asking
+        parts.append((queue, queue_costs(costs, asking)))
     commands = sum(share * part.commands for share, part in parts) / sum(part.commands for _, part in parts)
     return BusiestShares(index=index, quotas=quotas, queue=queue, commands=commands)

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from gateway.planning.costs import FleetCosts
+from gateway.planning.costs import FleetCosts, PartCosts
 from gateway.planning.demand import FleetDemand, FleetLayout
 
 INDEX_SHARDS = 48
@@ -35,6 +35,16 @@ class RedisTraffic:
         )
 
 
+def queue_costs(costs: FleetCosts, asking: float) -> PartCosts:
+    """Return the mean costs of a request in the shared queue, if this share of requests calls it for turns."""
+    own, asked = costs.queue_own, costs.queue
+    return PartCosts(
+        commands=own.commands + asking * (asked.commands - own.commands),
+        bytes_in=own.bytes_in + asking * (asked.bytes_in - own.bytes_in),
+        bytes_out=own.bytes_out + asking * (asked.bytes_out - own.bytes_out),
+    )
+
+
 def request_traffic(
     demand: FleetDemand, members: int, costs: FleetCosts, followers: int | None = None, *, cell: bool = False
 ) -> RedisTraffic:
@@ -48,10 +58,11 @@ def request_traffic(
     parts = [costs.index if shared else costs.index_alone]
     if not cell:
         parts.append(costs.quotas)
+    asking = 1.0 if cell else demand.asking
     if shared:
-        parts.append(costs.queue)
+        parts.append(queue_costs(costs, asking))
     rate = demand.requests_per_second / members
-    scripts = scripts_per_request(rate, shared=shared, costs=costs)
+    scripts = scripts_per_request(rate, shared=shared, asking=asking, costs=costs)
     scripts += waiting * costs.turn_moments
     new_blocks = demand.new_blocks
     turn_commands = costs.turn.commands + members * costs.turn_commands_per_process
@@ -90,8 +101,12 @@ def shared_traffic(demand: FleetDemand, layout: FleetLayout, costs: FleetCosts) 
     )
 
 
-def scripts_per_request(requests_per_second: float, *, shared: bool, costs: FleetCosts) -> float:
+def scripts_per_request(
+    requests_per_second: float, *, shared: bool, costs: FleetCosts, asking: float = 1.0
+) -> float:
     """Return how many scripts a request costs in a process with this rate.
+
+    `asking`: the share of requests that call the shared queue for their turns; the calls of the others are not urgent.
 
     Calls that need no immediate answer are sent `coalesced_seconds` after the first of them, or with an urgent one:
 
@@ -101,7 +116,8 @@ def scripts_per_request(requests_per_second: float, *, shared: bool, costs: Flee
     others = requests_per_second * (costs.moments_shared if shared else costs.moments_alone)
     if not others:
         return 0.0
-    urgent = requests_per_second * costs.urgent_moments if shared else 0.0
+    moments = requests_per_second * costs.urgent_moments if shared else 0.0
+    others, urgent = others + (1 - asking) * moments, asking * moments
     missed = math.exp(-urgent * delay)
     waited = (1 - missed) / urgent if urgent else delay
     return (urgent + missed / (1 / others + waited)) / requests_per_second

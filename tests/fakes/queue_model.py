@@ -72,6 +72,8 @@ class QueueModel:
         self.turns: list[str] = []
         self.elsewhere: dict[str, LoadTotals] = {}
         """What other cells have on workers."""
+        self.reported: dict[str, dict[str, LoadTotals]] = {}
+        """What gateways placed by themselves, by gateway and worker."""
         self.bounds: dict[str, TurnBounds] = {}
         """What follows from the other cells' progress, by queue."""
         self.more = False
@@ -83,11 +85,14 @@ class QueueModel:
     def own(self, worker: str) -> LoadTotals:
         """Return what this cell has on a worker."""
         here = [r for r in self.records.values() if r.worker == worker and r.state != "waiting"]
-        return LoadTotals(
+        own = LoadTotals(
             sum(r.tokens for r in here if r.state in ("granted", "placed")),
             len(here),
             sum(r.ticket.kv_tokens for r in here),
         )
+        for sums in self.reported.values():
+            own = own.plus(sums.get(worker, NO_TOTALS))
+        return own
 
     def load(self, worker: str) -> LoadTotals:
         """Return what all cells have on a worker."""
@@ -392,7 +397,9 @@ class QueueModel:
             lifted = max(counters.virtual_time, of_queue.lift)
             self.counters[queue] = counters.with_tags({}, virtual_time=lifted)
         self._grant(queues)
-        loads = {r.worker: self.own(r.worker) for r in self.records.values() if r.state != "waiting"}
+        workers = {r.worker for r in self.records.values() if r.state != "waiting"}
+        workers |= {worker for sums in self.reported.values() for worker in sums}
+        loads = {worker: self.own(worker) for worker in workers}
         progress = {queue: self.progress(queue) for queue in queues}
         return CellState(loads=loads, progress=progress)
 
@@ -401,12 +408,37 @@ class QueueModel:
             return -2
         for id in [id for id in self.records if id.startswith(f"{dead}:")]:
             self._drop(id, 0.0)
+        self.reported.pop(dead, None)
         self.gateways.discard(dead)
         self._grant(queues)
         return 1
 
+    def report(self, gateway, queues, sums, charges):
+        """Return how many tenants wait in each queue, and the tags of the tenants that are charged."""
+        if gateway not in self.gateways:
+            return None
+        here = self.reported.setdefault(gateway, {})
+        for worker, load in sums.items():
+            here.pop(worker, None)
+            if load.streams:
+                here[worker] = load
+        tags = []
+        for charge in charges:
+            counters, cost = self._counters(charge.queue), charge.cost
+            virtual_time = counters.virtual_time
+            tag = counters.tags.get(charge.tenant, virtual_time)
+            if cost and not self.waiting(charge.queue):
+                virtual_time = tag = max(virtual_time, tag)
+            tag += cost + charge.change
+            self.counters[charge.queue] = counters.with_tags({charge.tenant: tag}, virtual_time=virtual_time)
+            tags.append((virtual_time, tag))
+        self._grant(queues)
+        waiting = (len({self.records[id].ticket.tenant for id in self.waiting(queue)}) for queue in queues)
+        return tuple(waiting), tags
+
     def join(self, gateway, queues, places: Sequence[SharedPlacement], services):
         self.gateways.add(gateway)
+        self.reported.pop(gateway, None)
         for id in [id for id in self.records if id.startswith(f"{gateway}:")]:
             self._drop(id, 0.0)
         for place in places:

@@ -94,6 +94,9 @@ class ScriptedQueue:
             if placed is None:
                 self.leave(shared, -shared.cost)
 
+    def may_give(self, queue: str, tenant: str = "") -> bool:
+        return False
+
     async def spare(self, shared: SharedTicket, routes: Sequence[SharedRoute]) -> SharedPlacement | None:
         self._members.add(shared.id)
         await asyncio.sleep(0)

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from gateway.queueing.shared.keys import BATCH, QueueKeys
-from gateway.queueing.shared.queue_messages import SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_messages import SharedPlacement, SharedRoute, SharedTicket, TenantCharge
 from gateway.queueing.shared.queue_store import NotJoined, QueueStore
 from policies.admission.filled_workers import FilledWorkers
 from policies.admission.search_bounds import PASSED_OVER_MAX
@@ -47,6 +48,16 @@ BEFORE = ("m", "n")
 
 runs = itertools.count()
 elsewhere = st.builds(LoadTotals, st.integers(0, 150), st.integers(1, 3), st.integers(0, 30))
+reported = st.one_of(
+    st.just(NO_TOTALS), st.builds(LoadTotals, st.integers(0, 150), st.integers(1, 3), st.integers(0, 30))
+)
+charges = st.builds(
+    TenantCharge,
+    st.sampled_from(QUEUES),
+    st.sampled_from(TENANTS),
+    st.sampled_from([0.0, 10.0, 500.0]),
+    st.sampled_from([0.0, -20.0, 30.0]),
+)
 turn_bounds = st.builds(TurnBounds, st.floats(0, 2000), st.sampled_from([0.0, 300.0, 1500.0, inf]))
 
 gateway = st.sampled_from(GATEWAYS)
@@ -205,6 +216,28 @@ class QueueMachine(RuleBasedStateMachine):
             if told is not None:
                 self.finished(name, queues)
 
+    @rule(
+        name=gateway,
+        sums=st.dictionaries(st.sampled_from(WORKERS), reported),
+        charges=st.lists(charges, max_size=3),
+        times=st.integers(1, 2),
+    )
+    def report(self, name, sums, charges, times):
+        """What a gateway placed by itself."""
+        id = f"report{next(runs)}"
+        for number in range(times):
+            told = self.do(lambda: self.stores[name].report(QUEUES, id, sums, charges))
+            # The same call once more charges no tenant.
+            expected = self.model.report(name, QUEUES, sums, charges if number == 0 else [])
+            if told is None:
+                assert expected is None
+            else:
+                assert told.waiting == expected[0]
+                if number == 0:
+                    flat = [tag for tags in told.tags for tag in tags]
+                    assert flat == pytest.approx([tag for tags in expected[1] for tag in tags])
+                self.finished(name)
+
     @rule(name=gateway, everything=st.booleans())
     def expire(self, name, everything):
         told = self.do(self.stores[name].expire(QUEUES, ahead_ms=LATER_MS if everything else -LATER_MS))
@@ -293,7 +326,7 @@ class QueueMachine(RuleBasedStateMachine):
                 if r.worker == worker and r.state in ("granted", "placed")
             ]
             beyond = 0 if self.model.window.counts_own else max((r.tokens for r in inside), default=0)
-            assert len(inside) <= 1 or self.model.own(worker).tokens_queued <= WINDOW + beyond
+            assert len(inside) <= 1 or sum(r.tokens for r in inside) <= WINDOW + beyond
 
     @invariant()
     def no_request_waits_that_could_go(self):

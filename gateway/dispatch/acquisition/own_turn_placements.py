@@ -16,7 +16,7 @@ from gateway.dispatch.placement import Placement, Placements, prefill_worker_of
 from gateway.domain.errors import NoWorker
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
-from gateway.queueing.shared.queue_messages import SharedTicket
+from gateway.queueing.shared.queue_messages import SharedTicket, WorkerRoom
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision
@@ -109,6 +109,38 @@ class OwnTurnPlacements:
             workers = self._fleet.serving(pending.ctx.model.name)
             pending.last_ranking = LastRanking.of(routes, self._fleet, workers, look.window, self._clock())
         return None
+
+    def place_without_call(self, pending: PendingRequest, decision: Decision) -> Placement | None:
+        """Place a request that has just come on its best worker, from this gateway's part of the window there.
+
+        Return None if Redis has to decide: see gateway/queueing/shared/own_places.py.
+        """
+        background, routes = pending.service_class.background, decision.routes
+        if background or not routes or not self._queue.may_give(pending.queue_name, pending.ctx.tenant.id):
+            return None
+        look = self._look(pending, None)
+        route = self._routes_to_look_at(look, routes)[0]
+        worker, window = prefill_worker_of(route), look.window
+        if not self.has_room(
+            worker, route, pending, routes, window, is_narrow=look.is_narrow, patient=look.patient
+        ):
+            return None
+        assert pending.ticket is not None
+        ticket = self._queue.ticket(pending.ticket, pending.queue_name, pending.kv_tokens)
+        uncached = tokens_to_compute(pending.prompt.prompt_tokens, route)
+        there = self._fleet[worker]
+        room = WorkerRoom(
+            there.load.all_tokens_queued,
+            window.tokens(worker, is_narrow=look.is_narrow, patient=look.patient),
+            there.speed.ms_per_token,
+        )
+        if not self._queue.give(ticket, worker, uncached, room):
+            return None
+        if self._router.shadow is not None:
+            self._router.compare_with_shadow(decision)
+        return self._placements.place(
+            pending, route, uncached_tokens=uncached, ticket=ticket, now=self._clock(), match=decision.match
+        )
 
     def place_after_failure(self, pending: PendingRequest) -> Placement | None:
         """Place a request whose worker has failed on the best of the others; return None if there is none.

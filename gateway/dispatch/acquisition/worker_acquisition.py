@@ -167,11 +167,17 @@ class WorkerAcquisition:
         ticket = pending.ticket = room.ticket(asked, pending.ticket)
         placement: Placement | None
         if shared:
-            placement = await room.wait_with_all(
-                ticket,
-                partial(self._shared_turns.place_in_turn, pending, ticket, decision, self._begin_to_wait),
-                self._wait_rules.soonest_end(pending, room, ticket),
-            )
+            placement = None
+            if not room.some_wait:
+                placement = self.own_turns.place_without_call(pending, decision)
+            if placement is not None:
+                room.received.record(ticket, self._clock())
+            else:
+                placement = await room.wait_with_all(
+                    ticket,
+                    partial(self._shared_turns.place_in_turn, pending, ticket, decision, self._begin_to_wait),
+                    self._wait_rules.soonest_end(pending, room, ticket),
+                )
         else:
             placement = room.at_once(ticket, partial(self.own_turns.place_now, pending, decision=decision))
             if placement is None:

@@ -4,7 +4,8 @@
         ^                                    |  |                                ^
         +---------the others are gone--------+  +----Redis does not answer-------+
 
-    shared   every place and every turn is decided in Redis; the load that other gateways put on workers is known
+    shared   turns are given in Redis, and all places but those of own_places.py; the load of other gateways on
+             workers is known
     alone    no other gateway decides: places and turns are given by this process, no request waits for Redis; not
              in a cell, whose gateways get the loads of other cells from Redis
     away     the same, with this gateway's part of each worker's window, from the tags and loads last seen
@@ -178,7 +179,7 @@ class Membership:
             self._timer.cancel()
             self._timer = None
         join_sent, self._join_sent, self.up = self._join_sent, False, False
-        self.known_ids.clear()
+        self._forget_placements()
         if self.shared:
             self._stop_sharing()
         if join_sent:
@@ -193,7 +194,7 @@ class Membership:
     async def await_decision(self, call: Coroutine[Any, Any, QueueReply]) -> QueueReply | None:
         """Return the reply to a call; None if there is none in time, or none at all."""
         asked = asyncio.ensure_future(call)
-        asked.add_done_callback(_fetch_exception)
+        asked.add_done_callback(fetch_exception)
         try:
             reply = await bounded_wait(asked, self._timeout_seconds)
         except TimeoutError:
@@ -254,7 +255,7 @@ class Membership:
         if not self.up:
             return
         self.up = False
-        self.known_ids.clear()
+        self._forget_placements()
         now = self._clock()
         if now - self._joined_at > STEADY_SECONDS:
             self._again_seconds = AGAIN_SECONDS
@@ -296,7 +297,7 @@ class Membership:
     async def _join(self) -> None:
         self._join_sent = True
         joined = self._store.join(self.queues(), LEASE_MS, f"{self._store.gateway}.first")
-        joined.add_done_callback(_fetch_exception)
+        joined.add_done_callback(fetch_exception)
         try:
             # A Redis that answers too late is still away.
             reply = (await bounded_wait(joined, self._timeout_seconds))[-1]
@@ -332,6 +333,7 @@ class Membership:
             self._stop_sharing()
             return
         # Sent before any request enters the queue in Redis: Redis then counts what this gateway placed by itself.
+        self._places.forget_sums()
         joined = self._store.join(
             self.queues(),
             LEASE_MS,
@@ -345,13 +347,18 @@ class Membership:
         await joined
         self._joins += 1
 
+    def _forget_placements(self) -> None:
+        """Note that Redis has none of this gateway's placements until they are reported again."""
+        self.known_ids.clear()
+        self._places.forget_sums()
+
     def _stop_sharing(self) -> None:
         self.shared = False
         self._member.forget_others()
         self._on_moved()
 
 
-def _fetch_exception(asked: "asyncio.Future[Any]") -> None:
+def fetch_exception(asked: "asyncio.Future[Any]") -> None:
     """Fetch the exception of a call, because a caller that has left never fetches it and asyncio would log that."""
     if not asked.cancelled():
         asked.exception()

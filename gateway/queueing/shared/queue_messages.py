@@ -31,6 +31,17 @@ class SharedRoute(msgspec.Struct, frozen=True, gc=False):
     """Of the queued tokens, those that `fixed_ms` takes off as computed."""
 
 
+class WorkerRoom(msgspec.Struct, frozen=True, gc=False):
+    """The room on a worker, by the loads that this gateway has, before it gives a place there by itself."""
+
+    ahead: int
+    """Tokens that are queued at the worker."""
+    window_tokens: int
+    """The window of the worker for the request."""
+    ms_per_token: float
+    """The worker's prefill time of one token."""
+
+
 class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request that waits for its turn in the queue of all gateways."""
 
@@ -58,6 +69,20 @@ class SharedPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tokens in the worker's prefill queue; 0 once the first token has come."""
 
 
+class TenantCharge(msgspec.Struct, gc=False):
+    """What a tenant is to be charged with in a queue, for places that this gateway gave by itself.
+
+    In cost units over the tenant's weight.
+    """
+
+    queue: str
+    tenant: str
+    cost: float = 0.0
+    """The cost of new turns."""
+    change: float = 0.0
+    """What requests used beyond the cost that was charged before."""
+
+
 class QueueReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer to a call. Fields that the function does not return have their defaults."""
 
@@ -76,6 +101,10 @@ class QueueReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The finish tag of the ticket's tenant."""
     dead: tuple[str, ...] = ()
     """Gateways whose lease is over."""
+    waiting: tuple[int, ...] = ()
+    """How many tenants wait in the queue of the ticket, or in each of the queues of the call."""
+    tags: tuple[tuple[float, float], ...] = ()
+    """The virtual time and the finish tag of each tenant that was charged."""
 
 
 class CellState(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gateway.queueing.shared.membership import Membership
-from gateway.queueing.shared.queue_messages import SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_messages import SharedPlacement, SharedRoute, SharedTicket, WorkerRoom
 from gateway.queueing.shared.shard_layout import ShardLayout
 from gateway.queueing.shared.shared_queue import SharedQueue
 from policies.queueing.protocol import TenantOrder, Ticket
@@ -92,6 +92,20 @@ class QueueShards:
     ) -> SharedPlacement:
         """Return a place in the request's turn; see SharedQueue. Raises AskAnew, NoWorker."""
         return await self._shards[shared.shard].turn(shared, ticket, routes, waits)
+
+    def may_give(self, queue: str, tenant: str = "") -> bool:
+        """Return whether a tenant's requests in a queue may have places without a call to Redis."""
+        return self.of(queue, tenant).may_give(queue)
+
+    def give(
+        self,
+        shared: SharedTicket,
+        worker: WorkerId,
+        uncached_tokens: int,
+        room: WorkerRoom,
+    ) -> bool:
+        """Give a place without a call to Redis, and return whether there is one; see SharedQueue."""
+        return self._shards[shared.shard].give(shared, worker, uncached_tokens, room)
 
     async def spare(self, shared: SharedTicket, routes: Sequence[SharedRoute]) -> SharedPlacement | None:
         """Return a place that no request of any gateway waits for; see SharedQueue."""

@@ -19,6 +19,7 @@ from gateway.queueing.shared.queue_messages import (
     SharedPlacement,
     SharedRoute,
     SharedTicket,
+    TenantCharge,
     loads_of,
     placement_fields,
     reply_of,
@@ -45,14 +46,14 @@ FILES = (
         "turns",
         "removal",
     ),
-    *("progress", "admit", "claim", "gateways", "cells"),
+    *("progress", "admit", "claim", "own_places", "gateways", "cells"),
 )
-VERBS = ("admit", "spare", "claim", "progress", "expire", "beat", "cells", "reap", "join")
+VERBS = ("admit", "spare", "claim", "progress", "report", "expire", "beat", "cells", "reap", "join")
 LIBRARY = library_functions(
     read_lua("gateway.queueing.shared", *FILES),
     VERBS,
     # What these free is needed by others, also when the server is full.
-    when_full=("progress", "expire", "reap"),
+    when_full=("progress", "report", "expire", "reap"),
 )
 
 NOT_JOINED = -2
@@ -111,7 +112,7 @@ class QueueStore:
     async def admit(
         self, ticket: SharedTicket, routes: Sequence[SharedRoute], before: Sequence[str] = ()
     ) -> QueueReply:
-        """Request a turn; outcome 1: placed at `worker`; 0: it waits; -1: it has ended.
+        """Request a turn; outcome 1: placed at `worker`; 0: it waits; -1: it has ended. `waiting`: in its queue.
 
         `before`: the queues that go before its own.
         """
@@ -121,7 +122,7 @@ class QueueStore:
         reply = reply_of(answer)
         if reply.outcome < 0:
             return reply
-        worker, tokens, loads, virtual_time, finish = answer[3:]
+        worker, tokens, loads, virtual_time, finish, waiting = answer[3:]
         return msgspec.structs.replace(
             reply,
             worker=WorkerId(worker.decode()) if worker else None,
@@ -129,6 +130,7 @@ class QueueStore:
             loads=loads_of(loads),
             virtual_time=float(virtual_time),
             finish=float(finish),
+            waiting=(waiting,),
         )
 
     async def spare(
@@ -177,6 +179,28 @@ class QueueStore:
         The first queue is its own; requests of the others may get what it frees.
         """
         return await self._progress(queues, id, "end", cost_change)
+
+    def report(
+        self,
+        queues: Sequence[str],
+        id: str,
+        sums: Loads,
+        charges: Sequence[TenantCharge],
+        *,
+        urgent: bool = False,
+    ) -> "asyncio.Future[QueueReply]":
+        """Report places that this gateway gave by itself. The call is made before this returns.
+
+        `sums`: of these places, by worker, where they have changed. `charges`: of tenants in these queues; charged
+        once for every `id`. The reply has `waiting` and `tags`.
+        """
+        given: list[CommandArgument] = [id, len(sums)]
+        for worker, load in sums.items():
+            given += [worker, load.tokens_queued, load.streams, load.kv_tokens]
+        given.append(len(charges))
+        for charge in charges:
+            given += [charge.queue, charge.tenant, charge.cost, charge.change]
+        return asyncio.ensure_future(_report_reply(self._begin("report", queues, given, urgent=urgent)))
 
     async def expire(self, queues: Sequence[str], *, ahead_ms: int = 0) -> QueueReply:
         """Give turns that were not claimed to the next requests."""
@@ -259,6 +283,10 @@ class QueueStore:
         answer = await self._call("progress", queues, [id, what, change], urgent=urgent)
         return msgspec.structs.replace(reply_of(answer), loads=loads_of(answer[3]))
 
+    def is_divided(self, queue: str) -> bool:
+        """Return whether the tenants of a queue are divided among several shards."""
+        return self._is_divided is not None and self._is_divided(queue)
+
     async def _call(
         self,
         verb: str,
@@ -267,10 +295,7 @@ class QueueStore:
         *,
         urgent: bool = True,
     ) -> Any:
-        answer = await self._begin(verb, queues, arguments, urgent=urgent)
-        if answer[0] == NOT_JOINED:
-            raise NotJoined
-        return answer
+        return _known(await self._begin(verb, queues, arguments, urgent=urgent))
 
     def _begin(
         self,
@@ -285,11 +310,30 @@ class QueueStore:
         window = self._windows.of(model_of(queues[0])) if queues else NO_WINDOW
         left_open = "" if window.open is None else window.open
         flags = 1 if window.contended else 0
-        if self._is_divided is not None and any(map(self._is_divided, queues)):
+        if any(map(self.is_divided, queues)):
             flags += 2
         head: list[CommandArgument] = [self.gateway, window.narrow, window.wide, left_open, flags]
         head += [int(window.counts_own), hold, _filled(window), window.passed_over_max, len(queues), *queues]
         return self._scripts.call(LIBRARY[verb], self.keys.of(queues), [*head, *arguments], urgent=urgent)
+
+
+def _known(answer: Any) -> Any:
+    """Return the answer to a call of a gateway that Redis knows. Raises NotJoined."""
+    if answer[0] == NOT_JOINED:
+        raise NotJoined
+    return answer
+
+
+async def _report_reply(call: Awaitable[Any]) -> QueueReply:
+    answer = _known(await call)
+    loads, waiting, tags = answer[3:]
+    numbers = [float(tag) for tag in tags]
+    return msgspec.structs.replace(
+        reply_of(answer),
+        loads=loads_of(loads),
+        waiting=tuple(waiting),
+        tags=tuple(zip(numbers[::2], numbers[1::2], strict=True)),
+    )
 
 
 async def _join_reply(call: Awaitable[Any]) -> QueueReply:

@@ -1,8 +1,9 @@
 """The shared queue: turns that all gateways give together, for the requests of one of them. See membership.py.
 
     turn         a place in the request's turn (turn_requests.py)  --note_first_token--> --leave--> gone
+    give         a place that this gateway gives by itself, while no request waits (own_places.py)
     spare        a place that no request waits for
-    note_placed  a place that this gateway gave by itself, and reports
+    note_placed  a place of a request that has had its turn, or of one that came while this gateway was alone
 
 A request that leaves sends its end (verb `progress`) after its other calls, so that a turn or a place
 that Redis has given it in the meantime is free again.
@@ -16,6 +17,7 @@ import msgspec
 from gateway.fleet.loads import Loads
 from gateway.queueing.shared.local_placements import LocalPlacements, OwnLoads
 from gateway.queueing.shared.membership import LEASE_MS, Membership
+from gateway.queueing.shared.own_places import OwnPlaces
 from gateway.queueing.shared.queue_members import QueueMember
 from gateway.queueing.shared.queue_messages import (
     CellState,
@@ -23,6 +25,7 @@ from gateway.queueing.shared.queue_messages import (
     SharedPlacement,
     SharedRoute,
     SharedTicket,
+    WorkerRoom,
 )
 from gateway.queueing.shared.queue_store import QueueStore
 from gateway.queueing.shared.turn_requests import AskAnew, TurnRequests
@@ -66,7 +69,7 @@ class SharedQueue:
         self._store = store
         self._member: QueueMember
         self._places = LocalPlacements(own_loads)
-        self.requests = TurnRequests(store, self._places, order, clock, self.leave)
+        self.requests = TurnRequests(store, self._places, order, clock, self.leave, self._note_waiting)
         """The requests of this gateway that wait for their turns."""
         self._first_tokens: dict[str, asyncio.TimerHandle] = {}
         """First tokens that are not reported yet, by id of the ticket."""
@@ -84,10 +87,18 @@ class SharedQueue:
             in_cell=in_cell,
         )
         self.requests.membership = self.membership
+        self._own = OwnPlaces(
+            store,
+            self._places,
+            self.membership,
+            clock,
+            some_wait=lambda: bool(self.requests),
+            in_cell=in_cell,
+        )
 
     def attach(self, member: QueueMember) -> None:
         """Take part for this gateway. Call it once, before any loop runs."""
-        self._member = self.requests.member = member
+        self._member = self.requests.member = self._own.member = member
         self.membership.attach(member)
 
     @property
@@ -171,6 +182,20 @@ class SharedQueue:
         """Return a place in the request's turn; see TurnRequests.turn. Raises AskAnew, NoWorker."""
         return await self.requests.turn(shared_ticket, ticket, routes, waits)
 
+    def may_give(self, queue: str, _tenant: str = "") -> bool:
+        """Return whether requests of a queue may have places without a call to Redis; see OwnPlaces."""
+        return self._own.may_give(queue)
+
+    def give(
+        self,
+        shared_ticket: SharedTicket,
+        worker: WorkerId,
+        uncached_tokens: int,
+        room: WorkerRoom,
+    ) -> bool:
+        """Give a place without a call to Redis, and return whether there is one; see OwnPlaces."""
+        return self._own.give(shared_ticket, worker, uncached_tokens, room)
+
     async def spare(
         self, shared_ticket: SharedTicket, routes: Sequence[SharedRoute]
     ) -> SharedPlacement | None:
@@ -204,10 +229,12 @@ class SharedQueue:
 
     def note_first_token(self, shared_ticket: SharedTicket) -> None:
         """Note that the request's prefill is done."""
-        if (
-            not self._places.note_first_token(shared_ticket)
-            or shared_ticket.id not in self.membership.known_ids
-        ):
+        if not self._places.note_first_token(shared_ticket):
+            return
+        if shared_ticket.id in self._places.sums:
+            self._own.note_first_token(shared_ticket)
+            return
+        if shared_ticket.id not in self.membership.known_ids:
             return
         if self.requests:
             self._report_first_token(shared_ticket)
@@ -244,7 +271,11 @@ class SharedQueue:
 
         Returns False if Redis does not have the ticket: the caller then corrects its cost here.
         """
+        is_own = shared_ticket.id in self._places.sums
         self._places.drop(shared_ticket)
+        if is_own:
+            self._own.end(shared_ticket, cost_change)
+            return True
         if (report := self._first_tokens.pop(shared_ticket.id, None)) is not None:
             report.cancel()
         if shared_ticket.id not in self.membership.known_ids:
@@ -267,6 +298,7 @@ class SharedQueue:
 
     async def close(self) -> None:
         """Leave: what this gateway holds is free at once."""
+        self._own.report()
         await self.membership.close()
 
     def _report_first_token(self, shared_ticket: SharedTicket) -> None:
@@ -275,6 +307,9 @@ class SharedQueue:
             # Its worker may be idle until a request that waits has its turn there.
             urgent, queues = bool(self.requests), self.membership.queues(shared_ticket.queue)
             self.membership.send(self._store.first_token(queues, shared_ticket.id, urgent=urgent))
+
+    def _note_waiting(self, queue: str, waiting: int, called_at: float) -> None:
+        self._own.note_waiting(queue, waiting, called_at)
 
     def _move(self) -> None:
         self.requests.dismiss(AskAnew())

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.queueing.shared.membership import Membership
-from gateway.queueing.shared.queue_messages import SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_messages import SharedPlacement, SharedRoute, SharedTicket, WorkerRoom
 from policies.queueing.protocol import TenantOrder, Ticket
 from radix_cache.match import WorkerId
 
@@ -71,6 +71,20 @@ class SharedTurns(Protocol):
         waits: Callable[[], None],
     ) -> SharedPlacement:
         """Return a place in the request's turn. Raises AskAnew, NoWorker."""
+        ...
+
+    def may_give(self, queue: str, tenant: str = "") -> bool:
+        """Return whether a tenant's requests in a queue may have places without a call to Redis."""
+        ...
+
+    def give(
+        self,
+        shared: SharedTicket,
+        worker: WorkerId,
+        uncached_tokens: int,
+        room: WorkerRoom,
+    ) -> bool:
+        """Give a place without a call to Redis, and return whether there is one."""
         ...
 
     async def spare(self, shared: SharedTicket, routes: Sequence[SharedRoute]) -> SharedPlacement | None:

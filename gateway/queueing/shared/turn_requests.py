@@ -58,8 +58,13 @@ class TurnRequests:
         order: TenantOrder,
         clock: Callable[[], float],
         leave: Callable[[SharedTicket, float], bool],
+        note_waiting: Callable[[str, int, float], None],
     ) -> None:
-        """`order`: of one tenant's requests. `clock`: seconds, never backwards. `leave`: see SharedQueue.leave."""
+        """Create the requests of a gateway, of which none waits.
+
+        `order`: of one tenant's requests. `clock`: seconds, never backwards. `leave`: see SharedQueue.leave.
+        `note_waiting`: see OwnPlaces.note_waiting.
+        """
         self.membership: Membership
         self.member: QueueMember
         self.order = order
@@ -67,6 +72,7 @@ class TurnRequests:
         self._places = places
         self._clock = clock
         self._leave = leave
+        self._note_waiting = note_waiting
         self._waiting: dict[str, _Waiter] = {}
         self._ages = EstimateAges[str]()
 
@@ -165,10 +171,12 @@ class TurnRequests:
         waiter.sent_routes, shared = routes, waiter.shared
         self.membership.known_ids.add(shared.id)
         before = self.membership.queues(shared.queue)[1:] if shared.queue.endswith(BATCH) else ()
+        called_at = self._clock()
         reply = await self.membership.await_decision(self._store.admit(shared, routes, before))
         if reply is None or reply.outcome < 0:
             _fail(waiter, AskAnew())
             return
+        self._note_waiting(shared.queue, reply.waiting[0], called_at)
         self.member.adopt_tag(shared.queue, shared.tenant, reply.virtual_time, reply.finish)
         if reply.outcome == 1:
             self._place(shared.id, reply)

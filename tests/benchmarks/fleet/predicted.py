@@ -50,4 +50,5 @@ def _demand(load: FleetLoad, requests_per_second: float, waiting: float) -> Flee
         shared_prefix=load.shared_blocks / blocks,
         waiting=waiting,
         block_size=BLOCK_SIZE,
+        asking=waiting,
     )

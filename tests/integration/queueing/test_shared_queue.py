@@ -2,8 +2,7 @@
 
 import asyncio
 import itertools
-import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 import pytest
 import redis.asyncio as redis
@@ -12,79 +11,18 @@ from gateway.domain.errors import NoWorker
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.membership import LATE_MAX, LATE_SECONDS, STEADY_SECONDS
 from gateway.queueing.shared.queue_messages import SharedRoute
-from gateway.queueing.shared.queue_store import QueueStore
-from gateway.queueing.shared.shared_queue import SharedQueue
 from gateway.queueing.shared.turn_requests import AskAnew
 from gateway.queueing.shared.turn_stream import COUNT, TurnReader
 from policies.queueing.estimate_ages import AGE_SECONDS
 from policies.queueing.protocol import Ticket
-from policies.registry import tenant_order
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.clock import FakeClock
-from tests.fakes.fixed_window import FixedWindow
+from tests.fakes.queue_members import WINDOW, member, until
 
 pytestmark = pytest.mark.usefixtures("long_leases")
 
-WINDOW = 100
 ROUTES = [SharedRoute("w0", WINDOW, 1.0)]
-names, numbers = itertools.count(), itertools.count()
-
-
-class House:
-    """One queue, and how often its waiting requests had to ask again."""
-
-    def __init__(self):
-        self.moves = 0
-        self.loads = {}
-
-    def queues(self, beside=None):
-        return ["m"]
-
-    def update_others(self, loads, *, all_workers):
-        self.loads = dict(loads) if all_workers else self.loads | loads
-
-    def forget_others(self):
-        self.loads = {}
-
-    def adopt_tag(self, queue, tenant, virtual_time, finish):
-        pass
-
-    def debts(self):
-        return []
-
-    def queue_moved(self):
-        self.moves += 1
-
-
-@asynccontextmanager
-async def member(url, prefix, *, timeout_seconds=2.0, clock=time.monotonic):
-    """A gateway's part of the queue, with its loops."""
-    scripts, house, keys = ScriptCaller(url), House(), QueueKeys(prefix)
-    queue = SharedQueue(
-        QueueStore(scripts, keys, f"{next(names):016x}", FixedWindow(WINDOW)),
-        tenant_order("fcfs"),
-        enabled=True,
-        timeout_seconds=timeout_seconds,
-        clock=clock,
-    )
-    queue.attach(house)
-    turns = TurnReader(
-        scripts,
-        keys.turns,
-        on_turn=queue.requests.turn_granted,
-        on_gateways=queue.membership.gateways_changed,
-        on_missed=queue.requests.ask_again,
-        handlers={},
-    )
-    loops = [asyncio.create_task(loop) for loop in (queue.membership.run(), turns.run())]
-    try:
-        yield queue, house
-    finally:
-        for loop in loops:
-            loop.cancel()
-        await asyncio.gather(*loops, return_exceptions=True)
-        await queue.membership.close()
-        await scripts.close()
+numbers = itertools.count()
 
 
 @pytest.fixture
@@ -95,12 +33,6 @@ async def two(redis_url, tmp_path):
         (one, _), (other, _) = members
         await until(lambda: one.shared and other.shared)
         yield one, other
-
-
-async def until(true):
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.002)
 
 
 def asks(queue, routes=lambda: ROUTES):

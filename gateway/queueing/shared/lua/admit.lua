@@ -4,8 +4,8 @@
 --   a batch queue come the queues that go before it.
 --   id, tenant, weight, cost, KV tokens, TTFT target in seconds, its tenant's share of the recent work, number of
 --   routes, routes
--- Outcome 1 {worker, tokens, loads, virtual time, finish tag}, 0 it waits {'', 0, loads, virtual time, finish tag},
---   -1 it has ended already.
+-- Outcome 1 {worker, tokens, loads, virtual time, finish tag, tenants that wait in its queue}, 0 it waits {'', 0, and
+--   the others}, -1 it has ended already.
 -- If the request waits already, these routes replace those before. If it has its turn, it is placed.
 function verbs.admit(keys, args)
   if not begin(keys, args) then return {-2, -1, 0} end
@@ -49,7 +49,8 @@ function verbs.admit(keys, args)
   end
   local waits = record.state == 'waiting'
   return reply(waits and 0 or 1, waits and '' or record.worker, record.tokens or 0,
-    loads_of(workers_of(routes)), text((virtual_time(queue))), text(finish_of(queue, record.tenant)))
+    loads_of(workers_of(routes)), text((virtual_time(queue))), text(finish_of(queue, record.tenant)),
+    waiting_tenants(queue))
 end
 
 -- spare: places a request only if none waits in any of these queues, batch work apart, and a worker has room.

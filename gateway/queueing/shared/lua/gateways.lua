@@ -57,7 +57,7 @@ function verbs.join(keys, args)
     end
   end
   local again = call('ZSCORE', ended, id)
-  call('ZADD', ended, now + ENDED_MS, id)
+  remember_ended(id)
   for _ = 1, tonumber(next_arg(args)) do
     local queue, tenant, units = queues[next_arg(args)], next_arg(args), tonumber(next_arg(args))
     if queue and not again then correct(queue, {tenant = tenant, weight = 1}, units) end

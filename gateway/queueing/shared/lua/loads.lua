@@ -64,8 +64,10 @@ end
 
 local function add_load(record) change_load(record.worker, record.tokens, 1, record.kv) end
 
+-- `streams`: of a record of several requests (see own_places.lua).
 local function remove_load(record)
-  change_load(record.worker, record.state == 'answering' and 0 or -record.tokens, -1, -record.kv)
+  local tokens = record.state == 'answering' and 0 or record.tokens
+  change_load(record.worker, -tokens, -(record.streams or 1), -record.kv)
 end
 
 -- Returns {worker, tokens queued, streams, KV tokens, ...} of these workers.

@@ -1,5 +1,20 @@
 -- The removal of requests from the queue and from the loads of workers: of one, or of all that a gateway has.
 
+local SWEEP_MS = 1000
+
+-- When ids that have ended were last removed from `ended`, in ms.
+local ended_swept = 0
+
+-- Remembers an id that has ended, so that a call which comes late does not bring it back. Older ones are not removed
+-- each time: to remember an id for longer does no harm.
+local function remember_ended(id)
+  if now < ended_swept or now - ended_swept >= SWEEP_MS then
+    ended_swept = now
+    call('ZREMRANGEBYSCORE', ended, '-inf', now)
+  end
+  call('ZADD', ended, now + ENDED_MS, id)
+end
+
 -- Removes a request in any state: waiting, granted, placed or answering. `change`: of its tenant's charge.
 local function drop(id, record, change)
   local queue = queues[record.queue]

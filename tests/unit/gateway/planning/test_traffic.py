@@ -35,7 +35,18 @@ def test_one_process_of_each_gateway_is_told_of_changes():
 
 def test_a_process_that_is_alone_does_not_ask_redis_for_turns():
     alone, two = (request_traffic(replace(DEMAND, waiting=1.0), members, MEASURED) for members in (1, 2))
-    assert alone.commands < two.commands - MEASURED.queue.commands - MEASURED.turn.commands
+    assert alone.commands < two.commands - MEASURED.queue_own.commands - MEASURED.turn.commands
+
+
+def test_requests_that_gateways_place_without_asking_cost_less():
+    asking, half, none = (
+        request_traffic(replace(DEMAND, asking=share), 4, MEASURED) for share in (1.0, 0.5, 0.0)
+    )
+    assert asking.commands > half.commands > none.commands
+    assert asking.scripts > half.scripts > none.scripts
+    assert request_traffic(replace(DEMAND, asking=0.0), 4, MEASURED, cell=True) == request_traffic(
+        DEMAND, 4, MEASURED, cell=True
+    )
 
 
 def test_new_blocks_cost_bytes_once_into_redis_and_once_to_every_process():
