@@ -106,7 +106,7 @@ def scripts_per_request(
 ) -> float:
     """Return how many scripts a request costs in a process with this rate.
 
-    `asking`: the share of requests that call the shared queue for their turns; the calls of the others are not urgent.
+    `asking`: the share of requests that call the shared queue for their turns; calls of the others are not urgent.
 
     Calls that need no immediate answer are sent `coalesced_seconds` after the first of them, or with an urgent one:
 

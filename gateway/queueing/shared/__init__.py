@@ -18,7 +18,7 @@ preemption_requests    requests to other gateways to preempt batch work; provide
                        providers
 gateway_reports        reports of all gateways, gathered by one of them
 
-Two gateways do not take the same room in Redis: `has_room` (lua/dispatch_windows.lua) and `add_load` (lua/loads.lua)
-run in one script, whichever verb of lua/ places a request. own_places bounds how far the places that gateways give
-without a call may exceed a window.
+Two gateways do not take the same room in Redis: `has_room` (lua/dispatch_windows.lua) and `add_load`
+(lua/loads.lua) run in one script, whichever verb of lua/ places a request. own_places bounds how far the places
+that gateways give without a call may exceed a window.
 """
