@@ -25,7 +25,7 @@ from gateway.queueing.shared.queue_messages import (
     SharedTicket,
 )
 from gateway.queueing.shared.queue_store import QueueStore
-from gateway.queueing.shared.turn_requests import AskAnew, TurnRequests
+from gateway.queueing.shared.turn_requests import TurnLost, TurnRequests
 from policies.cell_turns import TurnBounds
 from policies.queueing.protocol import TenantOrder, Ticket
 from radix_cache.match import WorkerId
@@ -168,7 +168,7 @@ class SharedQueue:
         routes: Callable[[], Sequence[SharedRoute]],
         waits: Callable[[], None],
     ) -> SharedPlacement:
-        """Return a place in the request's turn; see TurnRequests.turn. Raises AskAnew, NoWorker."""
+        """Return a place in the request's turn; see TurnRequests.turn. Raises TurnLost, NoWorker."""
         return await self.requests.turn(shared_ticket, ticket, routes, waits)
 
     async def spare(
@@ -277,7 +277,7 @@ class SharedQueue:
             self.membership.send(self._store.first_token(queues, shared_ticket.id, urgent=urgent))
 
     def _move(self) -> None:
-        self.requests.dismiss(AskAnew())
+        self.requests.dismiss(TurnLost())
         self._member.queue_moved()
 
 

@@ -70,7 +70,7 @@ class SharedTurns(Protocol):
         routes: Callable[[], Sequence[SharedRoute]],
         waits: Callable[[], None],
     ) -> SharedPlacement:
-        """Return a place in the request's turn. Raises AskAnew, NoWorker."""
+        """Return a place in the request's turn. Raises TurnLost, NoWorker."""
         ...
 
     async def spare(self, shared: SharedTicket, routes: Sequence[SharedRoute]) -> SharedPlacement | None:
