@@ -34,7 +34,7 @@ from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.queued_request import QueuedRequest, with_estimate
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.shared.turn_requests import AskAnew
+from gateway.queueing.shared.turn_requests import TurnLost
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision, Router
@@ -112,8 +112,8 @@ class WorkerAcquisition:
         while True:
             try:
                 return await self._take_turn(pending)
-            except AskAnew:
-                continue  # The queue has moved, between this gateway and Redis.
+            except TurnLost:
+                continue  # The request enters the queue again.
             except OverflowDue:
                 placement = await self.providers.place(pending, "no worker here had room in time")
                 if placement is not None:
@@ -254,7 +254,7 @@ class WorkerAcquisition:
                 ticket,
                 partial(self.own_turns.place_now, pending),
                 self._wait_rules.soonest_end(pending, room, ticket),
-                partial(self._estimated_anew, pending),
+                partial(self._estimated_again, pending),
             )
         finally:
             self.own_turns.stop_awaiting(pending)
@@ -296,7 +296,7 @@ class WorkerAcquisition:
                 pending.ticket, change, counted_elsewhere=kept_elsewhere
             )
 
-    def _estimated_anew(self, pending: PendingRequest) -> Ticket:
+    def _estimated_again(self, pending: PendingRequest) -> Ticket:
         """Return the ticket with the tokens and the cost as of now: others may have computed the prefix."""
         ticket, prompt = pending.ticket, pending.prompt
         assert ticket is not None
