@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from gateway.concurrency.loop_supervisor import LoopSupervisor
 from gateway.discovery.discovery import Discovery
 from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.queue_report import gateway_name
@@ -32,7 +33,6 @@ from gateway.models.service_classes import ServiceClasses
 from gateway.pipeline import Services
 from gateway.process.drain_state import DrainState
 from gateway.process.embedded_valkey import EmbeddedValkey
-from gateway.process.loop_supervisor import LoopSupervisor
 from gateway.process.secrets import deployment_secret
 from gateway.process.settings_in_force import SettingsInForce
 from gateway.queueing.shared.keys import QueueKeys

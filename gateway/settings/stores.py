@@ -1,11 +1,9 @@
 """Settings of the stores: Redis, cells, the database, stored responses, and the prefix index."""
 
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from gateway.settings.redis_address import redis_url_problem
 from gateway.settings.types import (
     Branch,
     DatabaseUrl,
@@ -15,9 +13,7 @@ from gateway.settings.types import (
     Positive,
     RedisUrl,
     Seconds,
-    Secret,
 )
-from gateway.settings.urls import credentials_problem, url_problem
 
 
 class RedisSettings(Branch, frozen=True, kw_only=True):
@@ -152,15 +148,3 @@ class IndexSettings(Branch, frozen=True, kw_only=True):
     idle_seconds_max: Annotated[
         Seconds, Meta(description="Time after which unused blocks are removed from the index.")
     ] = 86400.0
-
-
-def cell_problems(cells: CellSettings, deployment_secret: Secret | None) -> Iterator[str]:
-    """Yield the errors in the settings of cells, as `$.path: reason`."""
-    if cells.redis_url == "embedded":
-        yield "$.cells.redis_url: expected the address of a Redis that the gateways of all cells reach"
-    elif (problem := redis_url_problem(cells.redis_url)) is not None:
-        yield f"$.cells.redis_url: {problem}"
-    if (problem := url_problem(cells.url) or credentials_problem(cells.url)) is not None:
-        yield f"$.cells.url: {problem}"
-    if deployment_secret is None:
-        yield "$.deployment_secret: the gateways of all cells need the same one"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from gateway.process.loop_supervisor import LoopSupervisor
+from gateway.concurrency.loop_supervisor import LoopSupervisor
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 

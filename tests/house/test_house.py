@@ -40,7 +40,7 @@ MAY_CATCH_EVERYTHING = {
     "gateway/pipeline.py": "the border to the client",
     "gateway/web/middleware/error_middleware.py": "the border for requests other than inference",
     "gateway/web/direct/connection.py": "the border for requests that aiohttp does not serve",
-    "gateway/process/loop_supervisor.py": "the supervisor of loops",
+    "gateway/concurrency/loop_supervisor.py": "the supervisor of loops",
     "gateway/fleet/fleet.py": "a probe may fail in any way, and the others are probed on",
     "gateway/kv_index/worker_event_feeds.py": "whatever a publisher of KV events sends costs its own feed only",
     "gateway/queueing/turn_giving.py": "an error of a policy ends only the request that it ranks",

@@ -10,10 +10,11 @@ from gateway.settings.database_address import NONE, database_url_problem
 from gateway.settings.error_messages import explain_error
 from gateway.settings.models import TOKENIZER_KEYWORDS
 from gateway.settings.redis_address import redis_url_problem
-from gateway.settings.stores import cell_problems
+from gateway.settings.stores import CellSettings
 from gateway.settings.token_issuers import IssuerSettings
 from gateway.settings.tree import Settings
-from gateway.settings.urls import url_problem
+from gateway.settings.types import Secret
+from gateway.settings.urls import credentials_problem, url_problem
 from gateway.settings.usage import webhook_secret
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
 
@@ -38,15 +39,30 @@ def _problems(settings: Settings) -> Iterator[str]:
     yield from _duplicate_names(settings)
     yield from _addresses_and_names(settings)
     yield from listener_problems(settings)
-    if settings.redis.url != "embedded" and (problem := redis_url_problem(settings.redis.url)) is not None:
-        yield f"$.redis.url: {problem}"
-    if settings.cells is not None:
-        yield from cell_problems(settings.cells, settings.deployment_secret)
-    if (problem := database_url_problem(settings.database.url)) is not None:
-        yield f"$.database.url: {problem}"
+    yield from _stores(settings)
     yield from _webhooks(settings)
     yield from _policies(settings)
     yield from _tokenizers(settings)
+
+
+def _stores(settings: Settings) -> Iterator[str]:
+    if settings.redis.url != "embedded" and (problem := redis_url_problem(settings.redis.url)) is not None:
+        yield f"$.redis.url: {problem}"
+    if settings.cells is not None:
+        yield from _cells(settings.cells, settings.deployment_secret)
+    if (problem := database_url_problem(settings.database.url)) is not None:
+        yield f"$.database.url: {problem}"
+
+
+def _cells(cells: CellSettings, deployment_secret: Secret | None) -> Iterator[str]:
+    if cells.redis_url == "embedded":
+        yield "$.cells.redis_url: expected the address of a Redis that the gateways of all cells reach"
+    elif (problem := redis_url_problem(cells.redis_url)) is not None:
+        yield f"$.cells.redis_url: {problem}"
+    if (problem := url_problem(cells.url) or credentials_problem(cells.url)) is not None:
+        yield f"$.cells.url: {problem}"
+    if deployment_secret is None:
+        yield "$.deployment_secret: the gateways of all cells need the same one"
 
 
 def _duplicate_names(settings: Settings) -> Iterator[str]:

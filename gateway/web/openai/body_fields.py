@@ -4,6 +4,7 @@ A body is split into its top-level fields, whose values stay raw JSON; beside th
 decoded. Long bodies are decoded in steps, between which other threads run.
 """
 
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeAlias
 
@@ -12,12 +13,14 @@ from msgspec import Meta
 
 from gateway.concurrency.gil_yield import yield_gil
 from gateway.domain.request import Surface
-from gateway.web.bodies.body_decoding import check_utf8, decode_fields
 from gateway.web.bodies.body_limits import SHORT_BYTES_MAX, check_values
+from gateway.web.bodies.long_id_lists import decode_fields
 from gateway.web.bodies.long_strings import restore_strings, take_long_strings
 
 CHOICES_MAX = 128
 """The most choices of one request (`n`, `best_of`)."""
+UTF8_SLICE_BYTES = 32 * 1024
+"""The bytes that are checked in one call, which holds the GIL until it returns."""
 WHOLE_NUMBER_MAX = 2**31 - 1
 LOGPROBS_MAX = 20
 """The most log probabilities per token: OpenAI's bound, and vLLM's default."""
@@ -142,6 +145,20 @@ def decode_long(surface: Surface, body: bytes) -> tuple[Any, dict[str, msgspec.R
     read = _read_long(surface, body, fields)
     yield_gil()
     return read, fields
+
+
+def check_utf8(body: bytes) -> None:
+    """Raise UnicodeDecodeError unless the body is UTF-8."""
+    if body.isascii():
+        return
+    check, view = getincrementaldecoder("utf-8")(), memoryview(body)
+    try:
+        for start in range(0, len(body), UTF8_SLICE_BYTES):
+            check.decode(view[start : start + UTF8_SLICE_BYTES])
+        check.decode(b"", final=True)
+    except UnicodeDecodeError:
+        # Decoded again from the beginning, so that the error names the position in the whole body.
+        body.decode()
 
 
 def _read_long(surface: Surface, body: bytes, fields: Mapping[str, msgspec.Raw]) -> Any:

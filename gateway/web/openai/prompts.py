@@ -9,8 +9,8 @@ import msgspec
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Surface
-from gateway.web.bodies.body_decoding import TokenId, decode_token_ids
 from gateway.web.bodies.body_limits import check_parsed_strings
+from gateway.web.bodies.long_id_lists import TokenId, decode_token_ids
 from gateway.web.openai.body_fields import ChatBody
 
 PROMPTS_MAX = 2048

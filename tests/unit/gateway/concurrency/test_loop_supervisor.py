@@ -2,11 +2,11 @@
 
 import asyncio
 
-from gateway.process.loop_supervisor import LoopSupervisor
+from gateway.concurrency.loop_supervisor import LoopSupervisor
 
 
 async def test_a_loop_that_crashes_is_started_again(monkeypatch):
-    monkeypatch.setattr("gateway.process.loop_supervisor.RESTART_SECONDS", (0.0,))
+    monkeypatch.setattr("gateway.concurrency.loop_supervisor.RESTART_SECONDS", (0.0,))
     runs = []
 
     async def crashes_twice():
@@ -26,7 +26,7 @@ async def test_a_loop_that_crashes_is_started_again(monkeypatch):
 
 async def test_a_loop_that_was_woken_in_the_moment_it_was_told_to_end_is_told_again(monkeypatch):
     """asyncio.wait_for of Python 3.11 loses a cancellation that comes with what it waits for."""
-    monkeypatch.setattr("gateway.process.loop_supervisor.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.concurrency.loop_supervisor.AGAIN_SECONDS", 0.01)
     bell, rounds = asyncio.Event(), []
 
     async def waits_for_a_bell():
