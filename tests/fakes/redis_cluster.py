@@ -16,7 +16,7 @@ from tests.stage.ports import free_ports
 from tests.stage.server_program import start_program
 
 SLOTS = 16384
-READY_SECONDS_MAX = 30.0
+READY_SECONDS_MAX = 90.0
 
 
 def server_binary() -> str:

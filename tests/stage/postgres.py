@@ -11,7 +11,7 @@ from workers.launching.child_process import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
-START_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 90.0
 
 
 class PostgresMissing(Exception):

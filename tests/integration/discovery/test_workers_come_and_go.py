@@ -141,9 +141,10 @@ async def test_a_worker_that_no_more_renews_its_lease_leaves_and_so_do_its_count
             redis = ScriptCaller(settings.redis.url)
             registry = WorkerRegistry(redis, settings.redis.prefix)
             lent = {"id": "lent", "kind": "sglang", "url": two.url}
-            await registry.put(lent, lease_seconds=2)
+            await registry.put(lent, lease_seconds=600)
             await running.until(lambda: up(running, "lent"), 60)
             await served(running)
+            await registry.put(lent, lease_seconds=1)
             await running.until(lambda: "lent" not in running.here.gateway.fleet, 60)
             async with running.http.get(running.admin + "/metrics") as page:
                 text = await page.text()

@@ -5,11 +5,10 @@ import random
 
 import pytest
 import redis.asyncio as redis
-import zmq
-import zmq.asyncio
 
 from radix_cache.shared.keys import SHARDS
 from tests.integration.conftest import MODEL, PAGE_SIZE, EmbeddedWorker
+from tests.integration.published_events import feed_of, feeds_of, heard, held, index_of
 from tests.integration.routing.test_prefix_cache_routing import ask, cached, conversation, text
 
 
@@ -43,48 +42,6 @@ def small(small_for_all):
     """A worker with room for 1,024 tokens and nothing in its cache, for tests that leave it running."""
     small_for_all.flush()
     return small_for_all
-
-
-def index_of(running):
-    return running.here.gateway.index.index
-
-
-def feed_of(running):
-    (feed,) = feeds_of(running).rank_feeds("w0")
-    return feed
-
-
-def feeds_of(running):
-    return running.here.gateway.event_feeds
-
-
-async def heard(running, *, followed=True):
-    """Wait until all that the worker has published is in the index; it publishes before it answers."""
-    await running.until(lambda: any(feed.batches for feed in feeds_of(running).rank_feeds("w0")))
-    feed = feed_of(running)
-    last = await last_published(feed.subscriber.source.replay)
-    await running.until(
-        lambda: feed.subscriber._order.expected > last and not running.here.gateway.index.scripts.busy
-    )
-    if followed:
-        await running.until(lambda: "w0" in index_of(running).followed)
-        await running.until(lambda: held(running) == len(feed.follower.held_blocks()))
-
-
-async def last_published(replay):
-    """Return the number of the last batch that a worker has published, by its replay."""
-    with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.connect(replay)
-        await socket.send_multipart([b"", bytes(8)])
-        last = -1
-        while (frames := await socket.recv_multipart())[-1]:
-            last = int.from_bytes(frames[-2], "big")
-        return last
-
-
-def held(running):
-    copy = index_of(running).replica
-    return copy.held.get(copy.tenures.get("w0", 0), 0)
 
 
 def asked(seed, turns=2):

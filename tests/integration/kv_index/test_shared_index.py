@@ -98,6 +98,13 @@ async def test_a_stampede_of_one_new_prefix_through_two_gateways_stays_together(
             starting.create_task(worker.start())
     wide = {"queueing.release_window_tokens": "10000000"}
     async with gateway(*workers, **wide) as one, gateway(*workers, **wide) as other:
+        for each in (one, other):
+            parts = index_of(each)
+            await each.until(
+                lambda of=parts: (
+                    of.reader.up and not of.index.is_alone() and len(of.index.replica.tenures) == len(workers)
+                )
+            )
         calls = []
         for number in range(64):
             calls.append(asyncio.create_task(asked(one if number % 2 else other, f"{VERY_LONG}{number}")))

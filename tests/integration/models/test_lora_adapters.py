@@ -10,7 +10,8 @@ import pytest
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.fakes.tiny_lora import build_lora
 from tests.integration.conftest import MODEL, PAGE_SIZE, EmbeddedWorker
-from tests.integration.routing.test_prefix_cache_routing import cached, learnt, text, whole_pages
+from tests.integration.published_events import all_heard
+from tests.integration.routing.test_prefix_cache_routing import cached, text, whole_pages
 
 pytestmark = pytest.mark.usefixtures("steady_workers")
 
@@ -86,11 +87,9 @@ async def test_an_adapter_that_both_have_goes_to_the_worker_that_holds_the_prefi
     gateway, workers, model_settings, records
 ):
     async with gateway(*workers, kind="embedded", **model_settings) as running:
-        tokens = 0
         for seed in range(6):
             first = await complete(running, "shared", seed)
-            tokens += whole_pages(first["usage"]["prompt_tokens"])
-            await learnt(running, tokens)
+            await all_heard(running)
             again = await complete(running, "shared", seed)
             assert cached(first["usage"]) == 0
             assert cached(again["usage"]) == whole_pages(first["usage"]["prompt_tokens"])

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from tests.integration.conftest import MODEL, PAGE_SIZE, EmbeddedWorker
+from tests.integration.published_events import all_heard
 
 pytestmark = pytest.mark.usefixtures("steady_workers")
 
@@ -49,16 +50,10 @@ def whole_pages(tokens):
     return (tokens - 1) // PAGE_SIZE * PAGE_SIZE
 
 
-async def learnt(running, tokens):
-    """Wait until the index has whole blocks of so many tokens: they come as KV events, perhaps after the answer."""
-    index = running.here.gateway.index.index
-    await running.until(lambda: index.stats().blocks * PAGE_SIZE >= tokens)
-
-
 async def test_the_second_time_a_prompt_comes_from_the_cache(gateway, embedded, model_settings):
     async with gateway(*embedded, kind="embedded", **model_settings) as running:
         first, usage = await ask(running, conversation(1))
-        await learnt(running, whole_pages(usage["prompt_tokens"]))
+        await all_heard(running)
         again, usage_again = await ask(running, conversation(1))
     assert again == first
     assert cached(usage) == 0
@@ -74,7 +69,7 @@ async def test_every_turn_of_a_conversation_finds_the_turns_before_it(gateway, e
             # The end of a prompt opens the answer, so the next prompt goes on exactly where this one stopped.
             assert cached(usage) >= before // PAGE_SIZE * PAGE_SIZE
             before = usage["prompt_tokens"]
-            await learnt(running, whole_pages(before))
+            await all_heard(running)
             messages.append({"role": "assistant", "content": said})
         record = running.here.gateway.overview.tenants["acme"].total
         assert record.cached_tokens >= record.predicted_tokens > 0
@@ -96,7 +91,7 @@ async def test_two_tenants_with_the_same_text_share_nothing(gateway, embedded, m
         assert cached(usage) == 0
         at = running.here.gateway.overview
         assert at.tenants["globex"].total.predicted_tokens == 0
-        await learnt(running, 2 * whole_pages(usage["prompt_tokens"]))
+        await all_heard(running)
         _, usage = await ask(running, conversation(4), tenant="globex")
         assert cached(usage) > 0
 
@@ -105,8 +100,8 @@ async def test_two_tenants_of_one_group_share_a_cache(gateway, embedded, model_s
     group = {"isolation": {"mode": "group", "group": "friends"}}
     tenants = {"a": group, "b": group}
     async with gateway(*embedded, kind="embedded", tenants=tenants, **model_settings) as running:
-        _, usage = await ask(running, conversation(5), tenant="a")
-        await learnt(running, whole_pages(usage["prompt_tokens"]))
+        await ask(running, conversation(5), tenant="a")
+        await all_heard(running)
         _, usage = await ask(running, conversation(5), tenant="b")
     assert cached(usage) == whole_pages(usage["prompt_tokens"])
 
@@ -132,7 +127,7 @@ async def test_the_edges_of_a_page_are_exact(gateway, embedded, model_settings, 
                     assert (response.status, answer["error"]["param"]) == (400, "prompt")
                     return
                 counts.append(cached(answer["usage"]))
-            await learnt(running, whole_pages(tokens))
+            await all_heard(running)
         assert counts == [0, whole_pages(tokens)]
         total = running.here.gateway.overview.all.total
         assert total.predicted_tokens == whole_pages(tokens)

@@ -382,7 +382,7 @@ class Hand:
 
     def __call__(self):
         self.begun.set()
-        assert self.end.wait(10)
+        assert self.end.wait(60)
         return self
 
 
