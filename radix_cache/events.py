@@ -22,7 +22,7 @@ class BlocksStored:
     page_size: int
     """Tokens per page."""
     salt: str = ""
-    """The `cache_salt` of the request; with `adapter` it says which cache the pages are of."""
+    """The `cache_salt` of the request; it and `adapter` determine the cache of the pages."""
     adapter: str = ""
     medium: str = GPU
     """The storage medium of the copy, as the engine names it."""

@@ -121,8 +121,8 @@ class CacheFollower:
     """Turns the KV events of one engine into changes of the prefix index; it does no I/O. Call `clear` in the end.
 
     Args:
-        resolve_namespace: Returns the namespace of a cache by (salt, adapter, page size); None for a cache that the
-            gateway does not know. Raises UnusablePages where no blocks can be made of the pages.
+        resolve_namespace: Returns the namespace of a cache by (salt, adapter, page size); None for a cache that no
+            model of the gateway has. Raises UnusablePages where no blocks can be made of the pages.
         budget: Bounds the pages of all followers; pages beyond it count as unusable.
     """
 
@@ -135,7 +135,7 @@ class CacheFollower:
         self._page_size = 0
         self._groups_without_prefixes: set[int | None] = set()
         self.foreign_pages = 0
-        """Hashes of pages in caches that the gateway does not know, and of the pages that follow them."""
+        """Hashes of pages in caches that no model of the gateway has, and of the pages that follow them."""
         self.unusable_pages = 0
         """The number of pages of which no blocks can be made. Above 0, the worker holds more than is known."""
 

@@ -117,7 +117,7 @@ class PrefixIndex(Protocol):
     ) -> None:
         """Record that `worker` holds at most the first `blocks` of the path and nothing beyond them.
 
-        This applies to the tier and faster ones: a statement about the GPU says nothing about host memory.
+        This applies to the tier and faster ones: a statement about the GPU does not apply to host memory.
         """
         ...
 
@@ -132,7 +132,7 @@ class PrefixIndex(Protocol):
     def forget(self, worker: WorkerId) -> None:
         """Record in one step that `worker` holds nothing, since it cleared its cache or left the fleet.
 
-        Its capacity has to be set anew.
+        Its capacity has to be set again.
         """
         ...
 

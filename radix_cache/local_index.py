@@ -18,7 +18,7 @@ Prediction = tuple[WorkerId, str]
 """The worker and the writer of a prediction."""
 
 WAITING = WorkerId("")
-"""Stands for the worker of a request that still waits for one."""
+"""The worker in predictions of requests that still wait for one."""
 
 IDLE_CHECKS_PER_LIFE = 64
 
@@ -190,7 +190,7 @@ class LocalIndex:
         self._instances[worker] = instance
 
     def forget(self, worker: WorkerId) -> None:
-        """Note that `worker` holds nothing, and forget its capacity and its instance."""
+        """Record that `worker` holds nothing, and drop its capacity and its instance."""
         self._confirmed.forget(worker)
         self._capacity.pop(worker, None)
         self._instances.pop(worker, None)

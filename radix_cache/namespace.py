@@ -2,7 +2,7 @@
 
 The same text has different block hashes in two namespaces, in the prefix index (`hasher_for`) and in the engine
 (`cache_salt`); both depend on the deployment's secret too. A LoRA adapter is a model with a name of its own here.
-Images and other media of a prompt are told apart by their tokens (gateway/media/media_parts.py). Parts are
+Images and other media of a prompt differ by their tokens (gateway/media/media_parts.py). Parts are
 length-prefixed before they are hashed, so that a crafted name cannot collide with another tenant's: ("ab", "c") and
 ("a", "bc") are different namespaces.
 """

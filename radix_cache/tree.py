@@ -20,7 +20,7 @@ only if they agree on all blocks before it, so the first difference is found by 
 
 A holder's share of a node is a count of leading blocks. A count suffices, because engines evict leaves first, so
 that a holder always has the beginning of a path. For holders that do not have all their blocks on the GPU,
-cumulative counts tell how many are in which tier (tiers.py). `check` verifies the invariants:
+cumulative counts show how many are in which tier (tiers.py). `check` verifies the invariants:
 
     * a holder of a node holds its whole parent, in every tier in which it holds something of the node;
     * a node without children is as long as its largest count;

@@ -1,4 +1,4 @@
-"""The nodes of the radix tree, and the tenures of its holders, which know the order in which nodes are evicted."""
+"""The nodes of the radix tree, and the tenures of its holders, with the order in which nodes are evicted."""
 
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
@@ -10,7 +10,7 @@ from radix_cache.tiers import TierBlocks
 Holder = TypeVar("Holder", bound=Hashable)
 
 QUEUE_SLACK = 64
-"""A queue with more outdated entries than held ones, and so many more, is built anew."""
+"""A queue with more outdated entries than held ones, and so many more, is rebuilt."""
 
 
 class RadixNode(Generic[Holder]):

@@ -20,7 +20,7 @@ from functools import lru_cache
 from xxhash import xxh3_64_intdigest
 
 from radix_cache.match import WorkerId
-from radix_cache.shared.feed_lease_store import NO_GATEWAY, FeedKnowledge, FeedLease
+from radix_cache.shared.feed_lease_store import NO_GATEWAY, FeedLease, FeedState
 
 PATIENCE_MAX = 5
 """The most rounds that a gateway waits because of its rank."""
@@ -43,7 +43,7 @@ class FollowerStatus:
     """Whether the gateway could not reach the worker's publisher."""
     warm: bool = False
     """Whether the replay of earlier events is done."""
-    known: FeedKnowledge = FeedKnowledge.NOTHING
+    known: FeedState = FeedState.NOTHING
     """How complete the record of the gateway's own follower is."""
     losses: int = 0
     """How often the gateway's own follower has lost events for good, modulo 256."""
@@ -51,7 +51,7 @@ class FollowerStatus:
 
 def _knows_enough(status: FollowerStatus, lease: FeedLease) -> bool:
     """Return whether this gateway's record of the worker is at least as complete as the writer's."""
-    return status.warm and bool(status.known & FeedKnowledge.WHOLE or not lease.known & FeedKnowledge.WHOLE)
+    return status.warm and bool(status.known & FeedState.WHOLE or not lease.known & FeedState.WHOLE)
 
 
 @lru_cache(maxsize=4096)

@@ -27,7 +27,7 @@ from radix_cache.blocks import Hashes
 from radix_cache.follower import PageBudget
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace, Namespace
-from radix_cache.shared.feed_lease_store import FeedKnowledge, FeedLeaseStore
+from radix_cache.shared.feed_lease_store import FeedLeaseStore, FeedState
 from radix_cache.shared.shared_index import SharedIndex
 from workers.kv_events.source import EventSource
 
@@ -104,11 +104,11 @@ class KvEventFeeds:
         at = self._followed.get(worker)
         return at.feeds if at is not None else []
 
-    def knowledge(self, worker: WorkerId) -> FeedKnowledge:
+    def feed_state(self, worker: WorkerId) -> FeedState:
         """Return how complete the record of the writer of the worker's events is."""
         at = self._followed.get(worker)
         if at is not None and at.writes and at.warm:
-            return at.knowledge
+            return at.feed_state
         return self.leases.table.of(worker).known
 
     def role(self, worker: WorkerId) -> int:
@@ -163,12 +163,12 @@ class KvEventFeeds:
         followed = set()
         self.match_confidence.keep_only(self.leases.table.leases.keys())
         for worker, lease in self.leases.table.leases.items():
-            known = self.knowledge(worker)
+            known = self.feed_state(worker)
             # While Redis is away, changes of other gateways do not arrive, so answers have to confirm paths.
-            if may_write and known & FeedKnowledge.WHOLE and worker in self._sources:
+            if may_write and known & FeedState.WHOLE and worker in self._sources:
                 followed.add(worker)
-            losses = lease.losses if known & FeedKnowledge.UNCERTAIN else None
-            self.match_confidence.update(worker, losses=losses, hybrid=bool(known & FeedKnowledge.HYBRID))
+            losses = lease.losses if known & FeedState.UNCERTAIN else None
+            self.match_confidence.update(worker, losses=losses, hybrid=bool(known & FeedState.HYBRID))
         self.index.followed.intersection_update(followed)
         self.index.followed.update(followed)
 

@@ -36,7 +36,7 @@ from radix_cache.loop_yield import LoopYielder
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace
 from radix_cache.redis.call import RedisDown
-from radix_cache.shared.feed_lease_store import FeedKnowledge
+from radix_cache.shared.feed_lease_store import FeedState
 from radix_cache.shared.shared_index import SharedIndex
 from radix_cache.tiers import Tier
 from workers.kv_events.batch_order import FeedNotice
@@ -109,15 +109,15 @@ class WorkerEventFeeds:
         return bool(self.feeds) and all(feed.trusted for feed in self.feeds)
 
     @property
-    def knowledge(self) -> FeedKnowledge:
+    def feed_state(self) -> FeedState:
         """How much of the worker's cache the events cover, for other gateways."""
-        found = FeedKnowledge.WHOLE if self.whole else FeedKnowledge.NOTHING
+        found = FeedState.WHOLE if self.whole else FeedState.NOTHING
         if any(
             feed.batches and not feed.heard_from_start and feed.follower.covers_all for feed in self.feeds
         ):
-            found |= FeedKnowledge.UNCERTAIN
+            found |= FeedState.UNCERTAIN
         if any(feed.follower.hybrid for feed in self.feeds):
-            found |= FeedKnowledge.HYBRID
+            found |= FeedState.HYBRID
         return found
 
     def status(self) -> FollowerStatus:
@@ -127,7 +127,7 @@ class WorkerEventFeeds:
             follows=True,
             unreachable=self.unreachable,
             warm=self.warm and not self.probes_unreached,
-            known=self.knowledge,
+            known=self.feed_state,
             losses=sum(feed.losses for feed in self.feeds) % 256,
         )
 
@@ -248,7 +248,7 @@ class WorkerEventFeeds:
 
     async def _handle(self, feed: RankEventFeed, item: EventBatch | FeedNotice) -> None:
         """Apply a batch, or act on what the subscriber notes: caught up, restarted, lost."""
-        knowledge = self.knowledge
+        feed_state = self.feed_state
         if item is FeedNotice.CAUGHT_UP:
             feed.caught_up = True
             self._wake.set()
@@ -264,7 +264,7 @@ class WorkerEventFeeds:
             self._on_lost(feed)
         elif isinstance(item, EventBatch):
             await self._apply(feed, item)
-        if self.knowledge != knowledge:
+        if self.feed_state != feed_state:
             self.context.announce()
 
     async def _apply(self, feed: RankEventFeed, batch: EventBatch) -> None:

@@ -11,7 +11,7 @@ from gateway.kv_index.rank_event_feed import RankEventFeed
 from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.telemetry.metric_families import CounterFamily, GaugeFamily, ValueFamily
 from gateway.wiring.gauge_kinds import Reading, single_counter, single_gauge, worker_gauge
-from radix_cache.shared.feed_lease_store import FeedKnowledge
+from radix_cache.shared.feed_lease_store import FeedState
 
 GROUPS_MAX = 1000
 
@@ -63,7 +63,7 @@ def _event_gauges(fleet: Fleet, event_feeds: KvEventFeeds) -> tuple[ValueFamily,
             fleet,
             "radixgate_worker_events_uncertain",
             "Completeness of the worker's KV events: 1 if some were missed or preceded the subscription, else 0.",
-            lambda w: bool(event_feeds.knowledge(w.id) & FeedKnowledge.UNCERTAIN),
+            lambda w: bool(event_feeds.feed_state(w.id) & FeedState.UNCERTAIN),
         ),
         worker_gauge(
             fleet,

@@ -1,7 +1,7 @@
-"""The ring of announcements: tells the processes of a machine of predictions, so that they know workers' loads.
+"""The ring of announcements: brings the predictions to all processes of a machine, for the workers' loads.
 
 The first process writes, and every other process reads on from its last position. A process that has fallen behind
-by a whole ring ends all predictions that it knows of, and continues with new announcements.
+by a whole ring ends all predictions that it has, and continues with new announcements.
 """
 
 from struct import Struct

@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.05
 ALIVE_SECONDS = 3.0
-"""A writer that gave no sign of life for this long counts as dead."""
+"""A writer that has not published for this long counts as dead."""
 
 
 class MappedReader:
-    """Follows the segments of the machine; run `follow` for as long as the process lives.
+    """Follows the segments of the machine; run `follow` until the process stops.
 
     Args:
         redis: The Redis server or cluster.
@@ -67,7 +67,7 @@ class MappedReader:
         self._generation = 0
         self._writer_up = False
         self._warned = False
-        """Whether the log says that the writer is not up."""
+        """Whether it was logged that the writer is not up."""
 
     @property
     def lost_shards(self) -> Collection[int]:

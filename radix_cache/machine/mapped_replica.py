@@ -1,6 +1,6 @@
 """The replica of a process that matches in the shared memory of its machine and keeps no copy of its own.
 
-The process follows the registry of workers itself, so that it knows a tenure as soon as it has requested one. It
+The process follows the registry of workers itself, so that it has a tenure as soon as it has requested one. It
 caches decoded nodes, up to a bound, by the word that leads to them; an unchanged word means an unchanged node.
 """
 

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 PUBLISH_SECONDS = 0.1
 NAMESPACES_ROUNDS = 20
 CLEARED_AFTER_SECONDS = 1.0
-"""How long other processes may go on reading a replaced segment before it is cleared."""
+"""How long other processes may still read a replaced segment before it is cleared."""
 
 
 def free_segment(segments: Collection[IndexSegment]) -> IndexSegment:
@@ -31,7 +31,7 @@ def free_segment(segments: Collection[IndexSegment]) -> IndexSegment:
 
 
 class Publisher:
-    """Publishes a segment once it is complete, and signs of life of its writer; run `run` while the process lives.
+    """Publishes a segment once it is complete, and the time of its writer; run `run` until the process stops.
 
     Args:
         segments: All segments of the machine.
@@ -76,7 +76,7 @@ class Publisher:
             self._full = True
             log.warning(
                 "the shared memory of the prefix index is full (index.memory_bytes_max): the other processes of "
-                "this machine do not know all prefixes"
+                "this machine do not have all prefixes"
             )
 
     async def _show(self) -> None:

@@ -7,7 +7,7 @@
 
 A segment is an anonymous file in memory, which the supervising process creates and its children inherit. So it has
 no name, is bounded in bytes, and vanishes with the last process that uses it, even after a crash. There are two
-segments: when the first process restarts, it fills the unused one while the others go on reading the old one.
+segments: when the first process restarts, it fills the unused one while the others still read the old one.
 """
 
 import logging
@@ -29,7 +29,7 @@ WORD = 8
 GENERATION = 1
 """The generation of the content, larger for newer content; 0 while it is incomplete."""
 ALIVE_AT = 2
-"""The writer's last sign of life, in nanoseconds of the machine's monotonic clock."""
+"""When the writer last published, in nanoseconds of the machine's monotonic clock."""
 NODE_TABLE = 3
 """This word and the next two show where the slot tables are; see slot_table.py."""
 IN_FLIGHT_TABLE = 4

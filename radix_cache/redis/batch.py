@@ -165,7 +165,7 @@ class CallBatcher:
             start = end
 
     def _send_one(self, members: Sequence[PendingCall], *, frees: bool) -> None:
-        """Send these calls as one batch; `frees` says that all of them free memory."""
+        """Send these calls as one batch. `frees`: all of them free memory."""
         merged = self.libraries.merged()
         if frees:
             self._send(BatchedCall(merged.batch_when_full, members, None))

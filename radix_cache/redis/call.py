@@ -19,11 +19,11 @@ class RedisDown(Exception):
 class Script:
     """Lua code that a server runs by name: a script, or one function of a library (see library.py).
 
-    A library is compiled once for all calls; a script defines its own functions anew in each call.
+    A library is compiled once for all calls; a script defines its own functions in each call.
     """
 
     text: str
-    """The code to load when the server does not know the name."""
+    """The code to load when the server does not have the name."""
     name: str
     run: str = "EVALSHA"
     """The command that runs the code."""

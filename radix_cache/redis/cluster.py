@@ -3,7 +3,7 @@
     well    calls of the slot are sent as they come, many in flight at a time
       |  a call comes back unserved: MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, connection lost
       v
-    stuck   new calls of the slot are held; those under way come back first. Then the first is sent alone, with
+    stuck   new calls of the slot are held; first those under way are answered. Then the first is sent alone, with
             pauses, until it is served; the others follow in their order.
 
 So the calls of one slot keep their order, with one exception: a call that is already in flight may be served
@@ -110,13 +110,13 @@ class RedisCluster:
             self._try_first(slot)
 
     async def addresses_of(
-        self, channels: Iterable[bytes], *, anew: bool = False
+        self, channels: Iterable[bytes], *, refresh: bool = False
     ) -> list[tuple[RedisAddress, list[bytes]]]:
         """Return the servers that have these channels, leaving out channels without a server.
 
         Raises RedisDown if no channel has a server.
         """
-        if anew or not self._slot_map.is_known:
+        if refresh or not self._slot_map.is_known:
             await self._slot_map.refreshed()
         found: dict[RedisServer, list[bytes]] = {}
         for channel in channels:

@@ -58,14 +58,14 @@ class ShardedSubscriber:
 
         Raises ConnectionLost if no connection could be opened.
         """
-        anew = bool(self._subscriptions)
+        refresh = bool(self._subscriptions)
         try:
             async with asyncio.timeout(SUBSCRIBE_SECONDS_MAX):
                 while self.unheard:  # Slots may move meanwhile.
-                    found = await self._redis.addresses_of(self.unheard, anew=anew)
+                    found = await self._redis.addresses_of(self.unheard, refresh=refresh)
                     opened = await asyncio.gather(*(self._listen(*each) for each in found))
                     await self._wait_for_confirmations()
-                    anew = True
+                    refresh = True
                     if not self.unheard or not any(opened):
                         break
                     await asyncio.sleep(PAUSE_SECONDS)

@@ -101,15 +101,15 @@ class ScriptCaller:
         await self.ask("PING")
 
     async def addresses_of(
-        self, channels: Iterable[bytes], *, anew: bool = False
+        self, channels: Iterable[bytes], *, refresh: bool = False
     ) -> list[tuple[RedisAddress, list[bytes]]]:
         """Return the servers that have these sharded channels, each with its channels. Raises RedisDown.
 
-        With `anew` a cluster client reads the slot map again first.
+        With `refresh` a cluster client reads the slot map again first.
         """
         if isinstance(self._redis, RedisServer):
             return [(self._redis.address, list(channels))]
-        return await self._redis.addresses_of(channels, anew=anew)
+        return await self._redis.addresses_of(channels, refresh=refresh)
 
     @asynccontextmanager
     async def connect_all(self) -> AsyncIterator[list[RedisConnection]]:

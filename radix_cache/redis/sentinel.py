@@ -1,11 +1,12 @@
-"""The address of a Redis primary that sentinels watch: each new connection asks them for the current primary.
+"""The address of a Redis primary that sentinels watch: each new connection gets the current primary from them.
 
     redis+sentinel://[user:password@]host:port[,host:port...]/service[/database][?options]
 
 redis-py finds the primary (its Sentinel asks one sentinel after the other); the connection is our own. After a
 failover the old primary closes its connections or answers READONLY, and the next connection goes to the new one. A
-primary that was wrongly thought to be down learns of its successor up to ten seconds later; writes to it until then
-are lost. Sentinels are therefore asked every CHECK_SECONDS, and connections to any other server are closed.
+primary that was wrongly declared down becomes a replica of its successor up to ten seconds later; writes to it
+until then are lost. Sentinels are therefore queried every CHECK_SECONDS, and connections to any other server are
+closed.
 """
 
 import asyncio

@@ -133,7 +133,7 @@ class SlotMap:
                     await self._set_owners(ranges)
                     break
             else:
-                log.debug("no server of the Redis cluster tells its slots: %s", self.trouble)
+                log.debug("no server of the Redis cluster returns its slots: %s", self.trouble)
         finally:
             self._refreshed_at = loop.time()
             self._refreshing = None

@@ -1,7 +1,7 @@
 """Checks the invariants of a tree in Redis on a dump of it, without I/O.
 
 a node's head          fits its run: length, first and last block
-children               are as many as the head says; each begins where its parent ends, found by `above` and `next`
+children               are as many as in the head; each begins where its parent ends, found by `above` and `next`
 holders                hold 1 to all blocks of the run, are in their chunk, hold the whole parent in the same tiers
 a leaf                 is as long as the largest count of its holders
 tenures                were once assigned to a worker
@@ -123,7 +123,7 @@ def _of_the_run(head: NodeHead, node: DumpedNode) -> Iterator[Violation]:
     if run is None:
         yield Violation(node=head.key, text="it has no run")
     elif len(run) != head.length or not run:
-        yield Violation(node=head.key, text=f"its run has {len(run)} blocks, its head says {head.length}")
+        yield Violation(node=head.key, text=f"its run has {len(run)} blocks, its head has {head.length}")
     elif run[0] != head.key:
         yield Violation(node=head.key, text="its run does not begin with its key")
     elif run[-1] != head.last:
@@ -134,7 +134,7 @@ def _of_the_place(head: NodeHead, family: NodeFamily) -> Iterator[Violation]:
     end = head.depth + head.length
     children = len(family.children.get(head.key, ()))
     if children != head.children:
-        text = f"it has {children} children, its head says {head.children}"
+        text = f"it has {children} children, its head has {head.children}"
         yield Violation(node=head.key, text=text, whole=True)
     if head.next:
         lower = family.heads.get(head.next)

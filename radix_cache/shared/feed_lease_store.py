@@ -2,12 +2,13 @@
 
     gateways   id -> deadline      a gateway that does not renew in time loses all its leases; the id of a process
                                    that follows no worker has FOLLOWS_NONE behind it
-    leases     worker -> lease     the gateway that writes to the index, the warm standby, what the writer knows
-    version                        of both: it grows with every change, so that unchanged tables are not sent again
+    leases     worker -> lease     the gateway that writes to the index, the warm standby, how complete its events
+    are version                        of both: it grows with every change, so that unchanged tables are not sent
+    again
 
 One call renews the leases of all workers and feeds; its cost grows with the changes, not with the workers. A change
 of a lease contains the lease as last read, and is refused if the lease has changed since. This check and the
-version fence off a gateway that wrongly believes it has the lease.
+version fence off a gateway that no longer has the lease but still acts as if it had.
 """
 
 import asyncio
@@ -31,8 +32,8 @@ CHANGES_PER_CALL_MAX = 256
 _LEASE = Struct("<8s8sBB")
 
 
-class FeedKnowledge(IntFlag):
-    """What the writer knows of a worker from its events, for the gateways that do not follow the worker."""
+class FeedState(IntFlag):
+    """How complete a worker's events are at the writer, for the gateways that do not follow the worker."""
 
     NOTHING = 0
     WHOLE = 1
@@ -51,7 +52,7 @@ class FeedLease:
     """The id of the gateway that writes the events to the index; NO_GATEWAY for none."""
     second: bytes = NO_GATEWAY
     """The id of the standby, which follows the events too and writes next; NO_GATEWAY for none."""
-    known: FeedKnowledge = FeedKnowledge.NOTHING
+    known: FeedState = FeedState.NOTHING
     losses: int = 0
     """How often events were lost for good, modulo 256."""
 
@@ -65,7 +66,7 @@ class FeedLease:
     def unpack(cls, data: bytes) -> "FeedLease":
         """Return the lease for which `packed` returned these bytes."""
         writer, second, known, losses = _LEASE.unpack(data)
-        return cls(writer, second, FeedKnowledge(known), losses)
+        return cls(writer, second, FeedState(known), losses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class FeedLeaseStore:
         scripts: The server of the leases.
         keys: The names of their keys.
         identity: Eight bytes that are unique to the gateway.
-        follows: Whether the gateway may follow workers; otherwise it is only known to be alive.
+        follows: Whether the gateway may follow workers; otherwise it is only listed as live.
     """
 
     def __init__(self, scripts: ScriptCaller, keys: Keys, identity: bytes, *, follows: bool = True) -> None:

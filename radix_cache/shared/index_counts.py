@@ -12,7 +12,7 @@ from radix_cache.tiers import TierBlocks
 NamespacesById = Mapping[TreeId, Namespace]
 
 UNKNOWN_NAMESPACE = Namespace(model="(unknown)", block_size=0)
-"""Stands for a namespace that is unknown or has an unreadable name."""
+"""The namespace shown for one that is unknown or has an unreadable name."""
 
 
 @dataclass(slots=True)

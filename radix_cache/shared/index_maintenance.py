@@ -50,7 +50,7 @@ AGE_ROUNDS = 30
 
 
 class IndexMaintenance:
-    """Removes what the tree in Redis no longer needs; run `run` for as long as the gateway lives.
+    """Removes what the tree in Redis no longer needs; run `run` until the gateway stops.
 
     Args:
         redis: The Redis server or cluster.
@@ -119,7 +119,7 @@ class IndexMaintenance:
         """Return whether this gateway may have the lease in this round."""
         lost_shards = self._lost_shards()
         self._lost_rounds = self._lost_rounds + 1 if lost_shards else 0
-        # Without the registry this gateway does not know which tenures have ended.
+        # Without the registry this gateway lacks the list of tenures that have ended.
         return REGISTRY not in lost_shards and self._lost_rounds % LOST_ROUNDS == 0
 
     async def _acquire_lease(self) -> bool:

@@ -8,7 +8,7 @@
     rg:v3:{ix:07}                      channel: every change as it is made
     rg:v3:{ix:all}:...                 the registry: the tenure of each worker, the gateways that follow its events
 
-A tenure is a number that stands for one worker from its start until its cache is lost.
+A tenure is the number of one worker in the tree from its start until its cache is lost.
 
 On one server a namespace is one tree. In a Redis Cluster it has up to CLUSTER_PARTS trees, each in another shard;
 the first block of a path decides which tree has the path. The slots of the shards are spread evenly, so that all
@@ -27,7 +27,7 @@ from radix_cache.namespace import NAMESPACES_MAX, Namespace
 from radix_cache.redis.topology import is_cluster, spread_tags
 
 TreeId = NewType("TreeId", bytes)
-"""The eight bytes that stand for one tree in keys: for a namespace, or for one of its parts."""
+"""The eight bytes of one tree in keys: a namespace, or one of its parts."""
 
 LAYOUT = 3
 """Increased with every change of the stored values or messages; gateways of different layouts share nothing."""

@@ -59,7 +59,7 @@ class UnsentPaths:
 
 
 class LearntWhileAway:
-    """The paths and workers of which Redis has to hear later. `new_index` makes an empty index in this process."""
+    """The paths and removals to send to Redis later. `new_index` makes an empty index in this process."""
 
     def __init__(self, new_index: Callable[[], LocalIndex], keys: Keys) -> None:
         self.index: LocalIndex | None = None
@@ -78,18 +78,18 @@ class LearntWhileAway:
         return bool(lost) and (REGISTRY in lost or self._keys.shard_of(namespace, hashes) in lost)
 
     def add(self, path: UnsentPath) -> None:
-        """Remember a path that could not be sent to Redis."""
+        """Keep a path that could not be sent to Redis."""
         if self.index is None:
             self.index = self._new_index()
         self.index.hold(path.namespace, path.hashes, path.worker, tier=path.tier)
         self.paths.add(path)
 
     def add_worker(self, worker: WorkerId) -> None:
-        """Remember a worker of which Redis did not take a removal."""
+        """Keep a worker whose removal Redis did not take."""
         self._workers.add(worker)
 
     def forget(self, worker: WorkerId) -> None:
-        """Forget the worker's paths."""
+        """Drop the worker's paths."""
         if self.index is not None:
             self.index.forget(worker)
         self.paths.take(lambda path: path.worker == worker)

@@ -46,7 +46,7 @@ NONE = bytes(8)
 
 
 class ReplicaReader:
-    """Brings the replica up to date with Redis; run `follow` for as long as the process lives.
+    """Brings the replica up to date with Redis; run `follow` until the process stops.
 
     Args:
         redis: The Redis server or cluster.
@@ -139,9 +139,9 @@ class ReplicaReader:
             subscriber.close()
 
     async def _subscribe_and_compare(self, subscriber: ShardedSubscriber, *, at_once: bool) -> bool:
-        """Subscribe to the shards that cannot be heard, and compare all of them.
+        """Subscribe to the channels without a subscription, and compare all shards.
 
-        Returns whether shards are left that were not heard or read. Raises RedisDown, ConnectionLost.
+        Returns whether shards are left without a subscription, or unread. Raises RedisDown, ConnectionLost.
         """
         subscriber.check_connections()
         at_once = at_once or bool(subscriber.unheard)
@@ -171,7 +171,7 @@ class ReplicaReader:
         elif not whole and (self.up or not self.ready.is_set()):
             log.warning(
                 "the prefix index answers for some of its shards from its replica in memory: "
-                "%d cannot be heard, %d cannot be read",
+                "%d without a subscription, %d not readable",
                 len(unheard),
                 len(unread),
             )
@@ -278,7 +278,7 @@ class ReplicaReader:
         self._heard_before_read[number] = heard
 
     async def _read_missed(self, number: int, position: tuple[bytes, int] | None) -> None:
-        """Read what a shard lacks up to its position in Redis, or all of it; None: ask for the position first."""
+        """Read what a shard lacks up to its position in Redis, or all of it; None: read the position first."""
         if position is None:
             tip, sequence = await self._redis.ask("HMGET", self._keys.meta(number), "tip", "sequence")
             position = tip or NONE, int(sequence or 0)
@@ -345,7 +345,7 @@ class ReplicaReader:
 
 
 class _ComparisonTimer:
-    """Says when the shards are to be compared next; at first at once. It sets `wake` then."""
+    """Sets `due`, and `wake`, when the shards are to be compared next; at first at once."""
 
     def __init__(self, wake: asyncio.Event) -> None:
         self.due = True

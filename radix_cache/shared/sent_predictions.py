@@ -59,7 +59,7 @@ class SentPredictions:
     def compared(self, *, lost: bool) -> None:
         """Withdraw once more the predictions of ended requests that Redis still has.
 
-        Called after the replica was compared with Redis; `lost` says that it cannot follow some shards.
+        Called after the replica was compared with Redis; `lost`: it cannot follow some shards.
         """
         # A new snapshot may follow a failover, which may have lost withdrawals that Redis had taken.
         if lost or self._loads_seen != self._replica.loads:

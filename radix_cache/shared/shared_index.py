@@ -165,7 +165,7 @@ class SharedIndex:
         """Count the request `writer`, which brings this path to `worker`, at all gateways that there are now.
 
         It is counted in `_own` at once, and as a prediction in Redis for the other gateways: that names the blocks
-        below the last node that the worker holds. What it holds is remembered for `report`.
+        below the last node that the worker holds. What it holds is kept for `report`.
         """
         if not hashes:
             return
@@ -331,7 +331,7 @@ class SharedIndex:
             call.add_done_callback(partial(self._shorten_answered, worker))
 
     def _shorten_answered(self, worker: WorkerId, answer: "asyncio.Future[ScriptAnswer]") -> None:
-        """Remember a worker of which Redis did not take a removal."""
+        """Keep a worker whose removal Redis did not take."""
         if answer.cancelled() or answer.exception() is not None:
             self.refused += 1
             self._away.add_worker(worker)
@@ -356,7 +356,7 @@ class SharedIndex:
         self.tenures.end(worker)
 
     def _forget_own(self, worker: WorkerId) -> None:
-        """Forget what this process knows of the worker beside the replica, its capacity too."""
+        """Drop what this process has of the worker beside the replica, its capacity too."""
         self._capacity.forget(worker)
         self._own.forget(worker)
         self._away.forget(worker)
@@ -364,7 +364,7 @@ class SharedIndex:
     # Called by the reader of the replica.
 
     def replica_changed(self) -> None:
-        """Drop the remembered changes that the replica shows by now."""
+        """Drop the kept changes that the replica shows by now."""
         self._unseen.drop_shown()
         # Only what the replica shows can be counted.
         grown, self._workers_grown = self._workers_grown, set()

@@ -36,7 +36,7 @@ class DrawingOptions:
 
 
 def draw_tree(replica: TreeReplica, options: DrawingOptions, title: Callable[[TreeId], str]) -> Iterator[str]:
-    """Yield the lines of the drawing; the last line says how many nodes are shown."""
+    """Yield the lines of the drawing; the last line has the number of nodes shown."""
     drawing = _Drawing(replica, options)
     roots_by_title: dict[str, list[ReplicaNode]] = {}
     for root in drawing.roots:

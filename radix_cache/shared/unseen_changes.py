@@ -13,7 +13,7 @@ from radix_cache.namespace import Namespace
 from radix_cache.shared.replica import TreeReplica
 
 UNSEEN_MAX = 1024
-"""The most changes per shard that are remembered until the replica shows them; the oldest are dropped first."""
+"""The most changes per shard that are kept until the replica shows them; the oldest are dropped first."""
 
 
 class UnseenChanges:

@@ -57,7 +57,7 @@ class TurnReader:
             if self._wanted is not None:
                 await self._wanted.wait()
             try:
-                ((address, _),) = await self._scripts.addresses_of([self._stream.encode()], anew=True)
+                ((address, _),) = await self._scripts.addresses_of([self._stream.encode()], refresh=True)
                 line = await address.connect()
                 try:
                     await self._follow(line)

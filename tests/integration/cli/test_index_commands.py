@@ -250,7 +250,7 @@ DAMAGE = {
     ),
     "a length does not fit the run": (
         lambda client, a, b: change(client, ACME, LEFT, length=3),
-        "its run has 2 blocks, its head says 3",
+        "its run has 2 blocks, its head has 3",
         "repaired",
     ),
     "a last hash is another": (
@@ -260,7 +260,7 @@ DAMAGE = {
     ),
     "children are miscounted": (
         lambda client, a, b: change(client, ACME, ROOT, children=3),
-        "it has 2 children, its head says 3",
+        "it has 2 children, its head has 3",
         "cleared",
     ),
     "a parent cannot be found": (

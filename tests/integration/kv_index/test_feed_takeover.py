@@ -18,7 +18,7 @@ from gateway.kv_index.own_feed_leases import LEASE_SECONDS
 from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache import loop_yield
-from radix_cache.shared.feed_lease_store import FeedKnowledge
+from radix_cache.shared.feed_lease_store import FeedState
 from tests.fakes.feed_gateway import SPACE
 from tests.integration.kv_index.test_kv_event_feeds import chain
 from tests.integration.workers.test_event_subscriber import published, source_of, subscribed
@@ -203,13 +203,13 @@ async def test_without_a_warm_second_the_worker_is_in_doubt_until_it_begins_anew
         first = await join(publisher)
         await first.until(lambda: first.held == 4)
         # A writer that knows everything, and says so, is replaced only when its lease has ended.
-        await first.until(lambda: first.feeds.leases.table.of("w").known & FeedKnowledge.WHOLE)
+        await first.until(lambda: first.feeds.leases.table.of("w").known & FeedState.WHOLE)
         await first.stop()
         publisher._kept.clear()  # What it has said so far cannot be heard any more.
         second = await join(publisher)
         await second.until(lambda: second.feeds.role("w") == 2 and second.warm)
         publisher.publish([BlockRemoved(13), *chain(20, 2)])
-        await second.until(lambda: second.feeds.knowledge("w") is FeedKnowledge.UNCERTAIN)
+        await second.until(lambda: second.feeds.feed_state("w") is FeedState.UNCERTAIN)
         await second.until(lambda: second.feeds.match_confidence.of("w") == 0.5)
         assert "w" not in second.index.followed
         # What is known is not thrown away, and what is said is taken.

@@ -6,11 +6,11 @@ import pytest
 
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.feed_lease_store import (
-    FeedKnowledge,
     FeedLease,
     FeedLeaseChange,
     FeedLeaseStore,
     FeedLeaseTable,
+    FeedState,
 )
 from radix_cache.shared.keys import Keys
 
@@ -42,7 +42,7 @@ async def test_who_knows_the_version_reads_nothing_again(stores):
 async def test_of_two_who_want_a_lease_one_gets_it(stores):
     one, other = stores
     known = await one.renew(FeedLeaseTable(), 5000)
-    mine, theirs = FeedLease(A, known=FeedKnowledge.WHOLE | FeedKnowledge.HYBRID, losses=255), FeedLease(B)
+    mine, theirs = FeedLease(A, known=FeedState.WHOLE | FeedState.HYBRID, losses=255), FeedLease(B)
     first = await one.renew(known, 5000, [change(FeedLease(), mine)])
     second = await other.renew(known, 5000, [change(FeedLease(), theirs)])
     assert first.of("w") == second.of("w") == mine

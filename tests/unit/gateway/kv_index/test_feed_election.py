@@ -14,10 +14,10 @@ from gateway.kv_index.feed_election import (
     claim,
     ranking,
 )
-from radix_cache.shared.feed_lease_store import NO_GATEWAY, FeedKnowledge, FeedLease
+from radix_cache.shared.feed_lease_store import NO_GATEWAY, FeedLease, FeedState
 
 A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
-WARM = FollowerStatus(wanted=True, follows=True, warm=True, known=FeedKnowledge.WHOLE)
+WARM = FollowerStatus(wanted=True, follows=True, warm=True, known=FeedState.WHOLE)
 COLD = FollowerStatus(wanted=True)
 
 
@@ -57,20 +57,20 @@ def test_in_the_end_the_first_two_of_the_ranking_have_it(gateways, data):
 
 def test_the_warm_second_writes_at_once_when_the_writer_is_gone():
     wanted = claim("w", FeedLease(A, B), frozenset({B, C}), B, WARM, 0)
-    assert (wanted.writer, wanted.second, wanted.known) == (B, NO_GATEWAY, FeedKnowledge.WHOLE)
+    assert (wanted.writer, wanted.second, wanted.known) == (B, NO_GATEWAY, FeedState.WHOLE)
     # No other gateway takes the feeds that fall to it.
     assert claim("w", FeedLease(A, B), frozenset({B, C}), C, COLD, PATIENCE_MAX) == FeedLease(A, B)
 
 
 def test_who_takes_over_without_having_listened_promises_nothing():
-    before = FeedLease(A, NO_GATEWAY, FeedKnowledge.WHOLE)
-    assert claim("w", before, frozenset({B}), B, COLD, 0) == FeedLease(B, NO_GATEWAY, FeedKnowledge.NOTHING)
+    before = FeedLease(A, NO_GATEWAY, FeedState.WHOLE)
+    assert claim("w", before, frozenset({B}), B, COLD, 0) == FeedLease(B, NO_GATEWAY, FeedState.NOTHING)
 
 
 def test_a_better_gateway_that_knows_less_does_not_take_the_pen():
     first, other = ranking("w", frozenset({A, B}))
-    lease = FeedLease(other, first, FeedKnowledge.WHOLE)
-    less = FollowerStatus(wanted=True, follows=True, warm=True, known=FeedKnowledge.UNCERTAIN)
+    lease = FeedLease(other, first, FeedState.WHOLE)
+    less = FollowerStatus(wanted=True, follows=True, warm=True, known=FeedState.UNCERTAIN)
     assert claim("w", lease, frozenset({A, B}), first, less, 100) == lease
     assert claim("w", lease, frozenset({A, B}), first, WARM, STABLE_ROUNDS).writer == first
 
