@@ -37,7 +37,7 @@ class FailureKind(Enum):
     """No connection, hang-up, timeout, or a failed proxy before the engine; counts against the worker's health."""
     SERVER_ERROR = "server error"
     """An internal error of the worker (status 500), caused by the worker or by this request; another worker's
-    answer to the same request tells which."""
+    answer to the same request shows which."""
     BUSY = "busy"
     """The worker is full or starting."""
     REFUSED = "refused"
@@ -285,7 +285,7 @@ class WorkerAdapter(Protocol):
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
         """Send a request; the context is entered with the first bytes of the answer.
 
-        The top of this file says what is raised when.
+        Raises what the top of this file lists.
         """
         ...
 
@@ -301,5 +301,5 @@ class WorkerAdapter(Protocol):
         ...
 
     def close(self) -> None:
-        """Close idle connections, when the worker leaves or the gateway stops; running calls go on to their end."""
+        """Close idle connections, when the worker leaves or the gateway stops; running calls are not affected."""
         ...

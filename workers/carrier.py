@@ -1,7 +1,7 @@
 """Carriers: a carrier sends a request to its worker in place of the gateway's own connections.
 
-A proxy in front of the gateway can be a carrier: it asks the gateway for the worker of a request, and transfers the
-bytes itself.
+A proxy in front of the gateway can be a carrier: it requests the worker of a request from the gateway, and
+transfers the bytes itself.
 
     HttpWorker.stream -- bytes of an HTTP request --> RequestTransport --> AnswerReader
                                                       the pool of connections, or a carrier's

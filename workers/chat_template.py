@@ -89,7 +89,7 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt for `messages`. Further keywords are variables of the template.
 
-        Content is a string or a list of text parts; a template that knows only strings gets the parts joined by
+        Content is a string or a list of text parts; a template for strings alone gets the parts joined by
         line breaks. Raises TemplateFailed, and nothing else, if a message is malformed or the template refuses it.
 
         With `continue_final_message` the model continues the last message: the text that the template adds after it

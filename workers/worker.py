@@ -1,4 +1,4 @@
-"""A worker as routing and dispatch see it at one moment: its health, its load, its speed, and what it can do."""
+"""A worker at one moment, for routing and dispatch: its health, its load, its speed, and what it can do."""
 
 from enum import StrEnum
 
@@ -49,7 +49,7 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The state of one worker at one moment, as a routing policy sees it."""
+    """The state of one worker at one moment, as input of a routing policy."""
 
     id: WorkerId
     health: Health = Health.UP
@@ -64,11 +64,11 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kv_tokens: int = 0
     """Prompt and expected output tokens of all requests under way."""
     kv_tokens_max: int | None = None
-    """Tokens that fit into the KV cache; None if the worker does not say."""
+    """Tokens that fit into the KV cache; None if the worker does not report it."""
     chunk_tokens: int = 8192
     """Prefill tokens that the worker computes in one step (its chunk budget)."""
     speed: Speed = Speed()
     disaggregation: DisaggregationProfile | None = None
     """Its half of a prefill/decode pair; None for a worker that serves whole requests."""
     age_seconds: float | None = None
-    """Time since the worker joined, came back or restarted; None: so long ago that it does not matter."""
+    """Time since the worker joined, recovered or restarted; None: so long ago that it does not matter."""

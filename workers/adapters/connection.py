@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
             raise ConnectionBroken("more than one answer")
 
     def on_headers_complete(self) -> None:
-        """Keep the status and the headers that the relay needs; an interim answer (1xx) is forgotten."""
+        """Keep the status and the headers that the relay needs; an interim answer (1xx) is dropped."""
         assert self._parser is not None
         self.status = self._parser.get_status_code()
         if self.status < 200:

@@ -1,6 +1,6 @@
 """The adapter of kind `ollama`: OpenAI's API, and the context of each model that is loaded.
 
-Ollama truncates a prompt that is too long instead of refusing it. The gateway knows the context of loaded models,
+Ollama truncates a prompt that is too long instead of refusing it. The gateway reads the context of loaded models,
 and refuses such a prompt earlier. Ollama reports no load and no cached tokens.
 """
 

@@ -1,9 +1,9 @@
-"""The adapter of kind `openai`, for every worker that speaks the OpenAI API, and the base of the other kinds.
+"""The adapter of kind `openai`, for every worker with the OpenAI API, and the base of the other kinds.
 
 Usage is always requested, and later withheld from clients that did not request it. Fields that only some engines
-know are left out, since providers refuse unknown fields. `cache_salt` is one of them, so kind `openai` cannot
-isolate tenants: if the engine caches prefixes, all tenants share that cache, and can find out by timing what others
-have asked. For vLLM and SGLang use their own kinds, which isolate tenants.
+accept are left out, since providers refuse unknown fields. `cache_salt` is one of them, so kind `openai` cannot
+isolate tenants: if the engine caches prefixes, all tenants share that cache, and can detect others' prompts by
+timing. For vLLM and SGLang use their own kinds, which isolate tenants.
 """
 
 from collections.abc import Iterable
@@ -122,7 +122,7 @@ class OpenAIAdapter:
         return [model if part.field == "model" else part for part in parts if part.field in call.fields]
 
     async def probe(self) -> WorkerReport:
-        """Ask for the served models; see WorkerAdapter."""
+        """Request the served models; see WorkerAdapter."""
         listed = await self.models()
         return WorkerReport(
             models=listed.names,

@@ -1,4 +1,4 @@
-"""Parses the Retry-After header (RFC 9110, 10.2.3), by which a busy worker asks for a pause.
+"""Parses the Retry-After header (RFC 9110, 10.2.3), with which a busy worker requests a pause.
 
 The header has a number of seconds, or a date. A date is compared with the answer's own `Date` header, so that the
 worker's clock need not agree with the gateway's.

@@ -50,7 +50,7 @@ class ServerInfo(msgspec.Struct):
     max_total_num_tokens: int | None = None
     chunked_prefill_size: int | None = None
     max_running_requests: int | None = None
-    """Of all data-parallel ranks together, as it was asked for."""
+    """Of all data-parallel ranks together, as configured."""
     internal_states: list[RankState] = []
     instance_id: str | None = None
     """An id that is new at every start; only the embedded engine has it."""
@@ -103,7 +103,7 @@ class SglangAdapter(OpenAIAdapter):
         return fields
 
     async def probe(self) -> WorkerReport:
-        """Check that the worker serves, and return what /v1/models and /server_info tell. Raises WorkerFailed."""
+        """Check that the worker serves, and return what /v1/models and /server_info report. Raises WorkerFailed."""
         with suppress(PathNotFound):  # Older versions lack /ready; the list of models shows the same.
             await self.http.get_json("ready", None)
         info = await self._info()

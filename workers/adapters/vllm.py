@@ -66,10 +66,10 @@ class VllmAdapter(OpenAIAdapter):
         return f"X-data-parallel-rank: {call.rank}\r\n" if call.rank is not None else ""
 
     async def probe(self) -> WorkerReport:
-        """Check that the worker serves, and return what its paths tell of it. Raises WorkerFailed.
+        """Check that the worker serves, and return what its paths report. Raises WorkerFailed.
 
-        Each probe asks for health, models, sources of KV events and sleep. KV size, ranks and load are those of the
-        last look at /metrics, one with PROBES_PER_METRICS probes; slots and chunk size are not known.
+        Each probe requests health, models, sources of KV events and sleep. KV size, ranks and load are those of the
+        last read of /metrics, one with PROBES_PER_METRICS probes; slots and chunk size are not reported.
         """
         try:
             await self.http.get_json("health", None)
@@ -102,7 +102,7 @@ class VllmAdapter(OpenAIAdapter):
         await self.http.post_command("wake_up", SLEEP_SECONDS_MAX)
 
     async def _asleep(self) -> bool:
-        """Return whether the engine sleeps; a server without /is_sleeping is asked only once."""
+        """Return whether the engine sleeps; a server without /is_sleeping gets only one request."""
         if not self._reports_sleep:
             return False
         try:

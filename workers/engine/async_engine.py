@@ -6,8 +6,8 @@
     futures, streams      <- call_soon_threadsafe -- replies before the step, outputs after it
 
 Only the thread touches the Engine, and only the loop touches streams and futures, so nothing needs a lock. When a
-step fails, the requests in it get StepFailed and all others go on. When the engine fails, every waiting caller gets
-EngineFailed, and so does every later one.
+step fails, the requests in it get StepFailed and all others continue. When the engine fails, every waiting caller
+gets EngineFailed, and so does every later one.
 """
 
 import asyncio
@@ -140,7 +140,7 @@ class AsyncEngine:
         self._replies: set[_Reply] = set()
         self._failure: EngineFailed | None = None
         self.metrics: EngineMetrics = engine.metrics
-        """The engine's metrics, which its thread goes on writing; read-only here."""
+        """The engine's metrics, which its thread still writes; read-only here."""
         self._loads = engine.loads()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -6,8 +6,8 @@ last token x --+-- a --+-- c --- e        drafts     a  b  c  d  e          by l
 
 row    x  a  b  c  d  e
 x      1                      The rows of a step, and what each attends to besides the text before x: itself and
-a      1  1                   the drafts on the way to it. A draft has the position in the text that its depth
-b      1     1                says, and the KV slot that its number says; the KV of the accepted path is moved
+a      1  1                   the drafts on the way to it. A draft's position in the text is given by its
+b      1     1                depth, its KV slot by its number; the KV of the accepted path is moved
 c      1  1     1             together after the step (Cai et al. 2024, section 2.1.2).
 d      1  1        1
 e      1  1     1     1

@@ -182,7 +182,8 @@ class Engine:
     def step(self) -> list[Output]:
         """Compute one step, and return the outputs of all requests that advanced or ended.
 
-        If the computation fails, the requests of the step end with the finish reason "error", and all others go on.
+        If the computation fails, the requests of the step end with the finish reason "error", and all others
+        continue.
 
         Raises:
             EngineFailed: the last FAILED_STEPS_MAX steps have failed.

@@ -142,13 +142,13 @@ def fit_heads(
         raise ConfigInvalid(f"{heads} heads need answers of at least {heads + 2} tokens, not {tokens}")
     sums: list[RidgeRegression] = []
     kept: list[tuple[Tensor, Tensor]] = []
-    for number, (states, said) in enumerate(_answers(config, prompts, tokens)):
+    for number, (states, answered) in enumerate(_answers(config, prompts, tokens)):
         if number >= len(prompts) - held_out:
-            kept.append((states, said))
+            kept.append((states, answered))
             continue
         sums = sums or [RidgeRegression(_vocab(config), states.shape[1]) for _ in range(heads)]
         for head, regression in enumerate(sums):
-            regression.add(*_pairs(states, said, head))
+            regression.add(*_pairs(states, answered, head))
     solved = tuple(regression.solve(ridge) for regression in sums)
     accuracies = tuple(_accuracies(head, place, kept) for place, head in enumerate(solved)) if kept else ()
     return FittedHeads(heads=solved, accuracies=accuracies)
@@ -206,15 +206,15 @@ def _answers(
             yield watcher.text(name)
 
 
-def _pairs(states: Tensor, said: Tensor, head: int) -> tuple[Tensor, Tensor]:
+def _pairs(states: Tensor, answered: Tensor, head: int) -> tuple[Tensor, Tensor]:
     """Return the states that a head reads and the tokens that it predicts, which come after the states' own."""
     ahead = head + 1
-    return states[:-ahead], said[ahead:]
+    return states[:-ahead], answered[ahead:]
 
 
 def _accuracies(head: Tensor, place: int, texts: Sequence[tuple[Tensor, Tensor]]) -> tuple[float, ...]:
     """Return how often the head's likeliest token was generated, its second one, and so on, as shares."""
-    pairs = [_pairs(states, said, place) for states, said in texts]
+    pairs = [_pairs(states, answered, place) for states, answered in texts]
     hits = [
         (states.float() @ head.T).topk(min(RANKS_MAX, len(head)), dim=1).indices == wanted[:, None]
         for states, wanted in pairs

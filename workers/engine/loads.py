@@ -1,4 +1,4 @@
-"""The load of an engine: a value that other threads may read while the engine goes on."""
+"""The load of an engine: a value that other threads may read while the engine runs."""
 
 import time
 from collections import deque

@@ -36,7 +36,7 @@ class Request:
     bootstrap: Bootstrap | None = None
     """Where the prefill and the decode engine meet for this prompt, on engines that do one of the two only."""
     priority: int = 0
-    """The class of priority; the engine's `priority_first` says which direction goes first."""
+    """The class of priority; the engine's `priority_first` is the direction that goes first."""
     deadline_seconds: float | None = None
     """How long the request may wait for its first token; then it ends with the finish reason "deadline"."""
     streamed: bool = True
@@ -67,6 +67,6 @@ class Output:
     """Prompt tokens found in the prefix cache."""
     completion_tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
-    """One for each of `tokens`, if the request asks for them."""
+    """One for each of `tokens`, if the request includes log probabilities."""
     stop: str | None = None
     """The stop string that ended the answer."""

@@ -181,7 +181,7 @@ def build(
     if target.exists() and not (target / MARKER).exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} exists and is not a tiny checkpoint; it is left as it is")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Built in a directory beside the target and renamed: a reader sees the whole checkpoint or none.
+    # Built in a directory beside the target and renamed: a reader finds the whole checkpoint or none.
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as workplace:
         fresh = Path(workplace) / "fresh"
         fresh.mkdir()
@@ -310,7 +310,7 @@ def _weights(shape: TinyCheckpointSettings) -> dict[str, NDArray[np.float32]]:
         return chance.standard_normal(size, dtype=np.float32) * np.float32(shape.init)
 
     def scale(size: int = shape.hidden) -> NDArray[np.float32]:
-        # Around one, but not one: an implementation that forgets a norm's weight must give other tokens.
+        # Around one, but not one: an implementation that omits a norm's weight must give other tokens.
         return 1 + chance.standard_normal(size, dtype=np.float32) * np.float32(0.1)
 
     keys = shape.kv_heads * shape.head_dim

@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lora-bytes-max", type=int, help="most bytes of all LoRA adapters")
     parser.add_argument("--kv-events-buffer-steps", type=int, help="batches of KV events kept for replay")
     parser.add_argument(
-        "--drain-seconds", type=float, help="how long running requests may go on after SIGTERM"
+        "--drain-seconds", type=float, help="how long running requests may continue after SIGTERM"
     )
     values = vars(parser.parse_args(arguments))
     try:

@@ -61,7 +61,7 @@ class ChoiceState:
 
     @property
     def ending(self) -> dict[str, str]:
-        """The fields of a response's choice that say how it ended."""
+        """The fields of a response's choice about how it ended."""
         stop = self.last.stop if self.last is not None else None
         # `matched_stop` is SGLang's field; OpenAI has none for it.
         return {"finish_reason": self.finish_reason, **({"matched_stop": stop} if stop is not None else {})}

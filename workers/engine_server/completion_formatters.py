@@ -33,7 +33,7 @@ def usage(outputs: Sequence[Output], choices_per_prompt: int) -> Json:
 
     Each prompt counts once, however many choices it has.
     """
-    # The first choice of a prompt knows what was cached before; the others read what the first has computed.
+    # The first choice of a prompt reports what was cached before; the others read what the first has computed.
     firsts = outputs[::choices_per_prompt]
     prompt_tokens = sum(output.prompt_tokens for output in firsts)
     completion_tokens = sum(output.completion_tokens for output in outputs)

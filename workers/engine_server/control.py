@@ -133,7 +133,7 @@ async def abort_request(request: web.Request) -> web.Response:
 
 
 async def flush_cache(request: web.Request) -> web.Response:
-    """Answer POST /flush_cache: forget every cached prefix; 400 while requests run or wait."""
+    """Answer POST /flush_cache: drop every cached prefix; 400 while requests run or wait."""
     if not await request.app[WORKER].engine.flush_cache():
         raise bad_request("The cache is in use: requests run or wait.", code="requests_running")
     return _json_response({"success": True})

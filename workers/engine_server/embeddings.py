@@ -76,7 +76,7 @@ async def _prompts(worker: EngineWorker, given: str | list[Any]) -> list[list[in
         for prompt in prompts:
             _check_fits(worker.engine.limits, prompt)
     except (ApiError, RequestRefused) as err:
-        # These messages speak of prompts, but the client sent an `input`.
+        # These messages mention prompts, but the client sent an `input`.
         code = err.code or "invalid_request"
         raise bad_request(str(err).replace("prompt", "input"), param="input", code=code) from err
     return prompts

@@ -248,7 +248,7 @@ async def _generate(request: web.Request, job: GenerationJob) -> web.StreamRespo
 
 
 def _grammar(job: GenerationJob) -> RequestedGrammar | None:
-    """Return the grammar of the answers, and the field that asks for it; None where the answers are free."""
+    """Return the grammar of the answers, and the field that contains it; None where the answers are free."""
     requested = requested_grammar(job.body)
     if job.tools.grammar is None:
         return requested

@@ -101,7 +101,7 @@ class WorkerOptions:
     disaggregation_bootstrap_port: int = 8998
     """The port at which a prefill worker waits for decode workers; 0 takes a free port."""
     drain_seconds: float = 30.0
-    """How long running requests may go on after SIGTERM."""
+    """How long running requests may continue after SIGTERM."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

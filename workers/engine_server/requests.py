@@ -41,7 +41,7 @@ class ResponseFormat(msgspec.Struct, frozen=True):
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """vLLM's `structured_outputs`: exactly one field asks for a grammar."""
+    """vLLM's `structured_outputs`: exactly one field contains a grammar."""
 
     json: str | dict[str, Any] | None = None
     regex: str | None = None
@@ -152,7 +152,7 @@ def decode(body: bytes | msgspec.Raw, kind: type[Body], *, field: str | None = N
         message = str(err)
         path = _PATH.search(message)
         missing = re.search(r"required field `(\w+)`", message)
-        # Inside an object with free keys msgspec says "[...]", which names nothing.
+        # Inside an object with free keys msgspec writes "[...]", which names nothing.
         param = path[1].split("[...]")[0] if path and path[1] else (missing[1] if missing else None)
         raise bad_request(f"The request body is invalid: {message}.", param=field or param or None) from err
     # A text that is not valid UTF-8 is found only when it is decoded, and raises no error of msgspec's.

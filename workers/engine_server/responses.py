@@ -85,14 +85,14 @@ async def send_stream(
         await response.write(_DONE)
     except ConnectionResetError:
         raise
-    except Exception as err:  # noqa: BLE001 - the status is sent already: an event is the only way to tell
+    except Exception as err:  # noqa: BLE001 - the status is sent already: an event is the only way to report it
         await response.write(b"data: " + translate(err).body() + b"\n\n")
     await response.write_eof()
     return response
 
 
 def _raise_if_deadline_passed(*outputs: Output) -> None:
-    """Raise a 503 where every choice passed its deadline; no byte is sent yet, so the status can still say so."""
+    """Raise a 503 where every choice passed its deadline; no byte is sent yet, so the status can still be set."""
     if all(output.finish is FinishReason.DEADLINE for output in outputs):
         raise ApiError(
             503, "The request waited past its deadline; nothing was computed.", code="deadline_exceeded"

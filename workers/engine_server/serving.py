@@ -37,7 +37,7 @@ _SHUTDOWN_SECONDS = 1.0
 
 
 class WorkerCannotListen(Exception):
-    """Raised when the worker's address is taken, forbidden or unknown; the one-line message says which."""
+    """Raised when the worker's address is taken, forbidden or unknown; the one-line message has the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

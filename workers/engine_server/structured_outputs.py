@@ -16,14 +16,14 @@ from workers.engine_server.requests import GenerationBody, ResponseFormat, Struc
 _ANY_OBJECT = {"type": "object"}
 
 RequestedGrammar = tuple[str, Grammar]
-"""The name of the request's field, and the grammar that it asks for."""
+"""The name of the request's field, and the grammar in it."""
 
 
 def requested_grammar(body: GenerationBody) -> RequestedGrammar | None:
-    """Return the grammar that a request asks for, and in which field; None where it asks for none.
+    """Return the grammar of a request, and its field; None where there is none.
 
     Raises:
-        ApiError: Two fields ask for a grammar, or one does so in an unknown way.
+        ApiError: Two fields contain a grammar, or one has an unknown form of it.
     """
     found = [
         *_from_response_format(body.response_format),
@@ -85,7 +85,7 @@ def _from_single_fields(body: GenerationBody) -> Iterator[RequestedGrammar]:
         "guided_grammar": ("grammar", body.guided_grammar),
     }
     for field, (name, value) in fields.items():
-        # SGLang's clients send an empty text where they want no grammar.
+        # SGLang's clients send an empty text for no grammar.
         if value is not None and value != "":
             yield field, _grammar(field, name, value)
 

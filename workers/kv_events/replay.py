@@ -1,4 +1,4 @@
-"""The replay of KV events: an engine is asked for the batches that it keeps, from a number on.
+"""The replay of KV events: a request to an engine for the batches that it keeps, from a number on.
 
 DEALER --> ROUTER   the number
 DEALER <-- ROUTER   [empty, (topic,) sequence, payload] for each batch; the last message has no payload

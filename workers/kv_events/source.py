@@ -15,7 +15,7 @@ class EventSource:
     """Address for replays of earlier events; None if the engine keeps none."""
     topic: str = ""
     page_size: int | None = None
-    """Tokens of one page of its cache; None if the engine does not say."""
+    """Tokens of one page of its cache; None if the engine does not report it."""
 
 
 def reachable(endpoint: str, host: str) -> str:

@@ -1,7 +1,7 @@
 """A subscriber to the KV events of one engine, which requests the batches that it has missed.
 
 SUB <- PUB   every batch as it happens, numbered; a slow or late subscriber misses some
-replay.py    all kept batches from a number on, when asked
+replay.py    all kept batches from a number on, on request
 batch_order  what the number of a batch means: it is next, after a gap, or after a restart
 
 The missing batches are passed on before the batch after the gap. A request for them includes the last batch that

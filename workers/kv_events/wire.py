@@ -43,7 +43,7 @@ GROUPS_MAX = 256
 
 MEDIA = frozenset({"GPU", "CPU", "CPU_PINNED", "HOST", "DISK", "STORAGE", "EXTERNAL"})
 OTHER = "OTHER"
-"""Stands for every other medium, since state is kept for each medium, group and page."""
+"""The medium recorded for every other one, since state is kept for each medium, group and page."""
 
 U64 = 2**64
 

@@ -2,7 +2,7 @@
 
 Makers print tensor rates "with sparsity": twice the dense rate, reached only if two of every four weights are zero.
 Language models are not stored in that form, so every rate here is dense: 989 TFLOP/s for an H100, not 1,979. Memory
-and bandwidth are decimal, as on the data sheet. A card has a little more memory than its name says (an H200 reports
+and bandwidth are decimal, as on the data sheet. A card has a little more memory than in its name (an H200 reports
 140 GiB, which is 151 GB), so what fits by this table fits.
 """
 

@@ -22,7 +22,7 @@ CONVOLUTION_BYTES = 2
 
 
 class LayerAttention(Protocol):
-    """What a plan needs to know about the attention of one layer. `gpus`: the GPUs of one replica."""
+    """What a plan needs of the attention of one layer. `gpus`: the GPUs of one replica."""
 
     @property
     def heads(self) -> int:
@@ -70,7 +70,7 @@ class HeadAttention:
     kv_heads: int
     head_dim: int
     window: int | None = None
-    """How many positions a token sees; None: all."""
+    """How many positions a token attends to; None: all."""
 
     def token_bytes(self, dtype: str, gpus: int) -> int:
         """Return the bytes of the keys and values of the heads on each GPU."""
@@ -89,7 +89,7 @@ class HeadAttention:
         return 4.0 * self.heads * self.head_dim * (self._pairs(total) - self._pairs(cached))
 
     def decode_flops(self, context: int) -> float:
-        """Return both products of one query with the keys that it sees."""
+        """Return both products of one query with the keys that it attends to."""
         return 4.0 * self.heads * self.head_dim * self.tokens_read(context)
 
     def copied_parameters(self, hidden: int, gpus: int) -> int:
@@ -150,7 +150,7 @@ class LinearAttention:
     key_dim: int
     value_dim: int
     kernel: int
-    """Positions that the convolution sees, the newest included."""
+    """Positions that the convolution covers, the newest included."""
 
     @property
     def heads(self) -> int:

@@ -61,7 +61,7 @@ class ModelShape:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """How many positions a token sees, for each layer with keys and values of heads; None: all."""
+        """How many positions a token attends to, for each layer with keys and values of heads; None: all."""
         return tuple(layer.window for layer in self.attention if isinstance(layer, HeadAttention))
 
     @property
@@ -105,7 +105,7 @@ def read_shape(
         weight_dtype: the type of linear weights, where it is not to be read from the file.
 
     Raises:
-        ShapeUnknown: the message says what is missing, or why the formulas do not hold.
+        ShapeUnknown: the message names what is missing, or why the formulas do not hold.
     """
     uncounted, config = _uncounted(config), _language_model(config)
     kind = str(config.get("model_type"))
@@ -185,7 +185,7 @@ def _given_linear(kind: str, parameters: int, others: int) -> int:
     """Return the linear parameters of a dense model with that many parameters in all."""
     if kind in MIXTURES:
         raise ShapeUnknown(
-            f"the number of parameters does not say how many of them a token of a {kind} uses; it is counted from"
+            f"the number of parameters does not show how many of them a token of a {kind} uses; it is counted from"
             " config.json instead"
         )
     if parameters <= others:

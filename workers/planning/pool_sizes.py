@@ -85,7 +85,7 @@ class PoolSizes:
 
 
 class TargetUnreachable(ValueError):
-    """No number of such replicas reaches a target; the message says which."""
+    """No number of such replicas reaches a target; the message names it."""
 
 
 def kv_transfer(replica: Deployment, tokens: int, bandwidth: float) -> KvTransfer:
@@ -107,7 +107,7 @@ def kv_transfer(replica: Deployment, tokens: int, bandwidth: float) -> KvTransfe
 def pool_sizes(deployment: Deployment, traffic: Traffic) -> PoolSizes:
     """Return the fewest replicas of the deployment's kind for each phase.
 
-    Raises TargetUnreachable, which says which target is out of reach.
+    Raises TargetUnreachable, which names the target that is out of reach.
     """
     replica = replace(deployment, gpus=deployment.tensor_parallel)
     uncached = max(1, traffic.prompt - traffic.cached)

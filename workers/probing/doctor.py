@@ -71,7 +71,7 @@ class Diagnosis:
 
 
 def diagnose(replies: Replies, kind: str) -> Diagnosis:
-    """Return what the replies of an engine say about it; `kind` is one of KINDS."""
+    """Return the features of an engine, by its replies; `kind` is one of KINDS."""
     engine = _Examination(replies, kind)
     return Diagnosis(
         kind=kind,
@@ -144,7 +144,7 @@ class _Examination:
             ), f"enable_prefix_caching is {word}"
         if number == 0 and REPEATED_COMPLETION in self.replies and self._was_long_enough:
             return FeatureState.NO, "nothing of a repeated prompt was cached"
-        return FeatureState.UNKNOWN, "the engine does not say"
+        return FeatureState.UNKNOWN, "the engine does not report it"
 
     @property
     def _was_long_enough(self) -> bool:
@@ -199,7 +199,9 @@ def _page_size(engine: _Examination) -> EngineFeature:
         else FeatureState.YES
         if size in BLOCK_SIZES
         else FeatureState.NO,
-        evidence="the engine does not say" if size is None else f"{size} token{'s' if size > 1 else ''}",
+        evidence="the engine does not report it"
+        if size is None
+        else f"{size} token{'s' if size > 1 else ''}",
         consequence="small pages: an event and a hash for every few tokens; large ones: short prefixes not shared",
         flags=flags.shell_words(flags.page_size_flags(engine.kind)),
     )
@@ -231,7 +233,7 @@ def _sglang_events(engine: _Examination) -> tuple[FeatureState, str]:
         or ("kv_events_config" in engine.info and not engine.info["kv_events_config"])
     ):
         return FeatureState.NO, "/server_info names no publisher"
-    return FeatureState.UNKNOWN, "the engine does not say"
+    return FeatureState.UNKNOWN, "the engine does not report it"
 
 
 def _vllm_events(engine: _Examination) -> tuple[FeatureState, str]:
@@ -290,7 +292,7 @@ def _vllm_loads(engine: _Examination) -> tuple[FeatureState, str]:
 
 
 def _priority(engine: _Examination) -> EngineFeature:
-    state, evidence = FeatureState.UNKNOWN, "the engine does not say"
+    state, evidence = FeatureState.UNKNOWN, "the engine does not report it"
     if engine.kind == "sglang" and (flag := engine.flag("enable_priority_scheduling")) is not None:
         state, evidence = (
             (FeatureState.YES if flag else FeatureState.NO),
@@ -302,7 +304,7 @@ def _priority(engine: _Examination) -> EngineFeature:
         if reply.status == 400 and "priority scheduling is not enabled" in reply.text.lower():
             state, evidence = FeatureState.NO, "the engine refuses a request with a priority"
         elif reply.status == 200:
-            evidence = "the engine accepts a priority, but does not say whether it uses it"
+            evidence = "the engine accepts a priority, but does not report whether it uses it"
     return EngineFeature(
         name="priority scheduling",
         state=state,

@@ -13,7 +13,7 @@ from typing import Any
 PROBED_PATHS = ("version", "server_info", "kv_event_sources", "v1/loads")
 """Paths to GET after v1/models.
 
-get_server_info is asked too if there is no server_info, and metrics after the completions.
+get_server_info is requested too if there is no server_info, and metrics after the completions.
 """
 
 FIRST_COMPLETION, REPEATED_COMPLETION, PRIORITY_COMPLETION = (
@@ -34,7 +34,7 @@ PROMPT = "A doctor looks at an engine and asks it twice the same, to see what it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReply:
-    """An HTTP answer; status 0 stands for no answer."""
+    """An HTTP answer; status 0 means no answer."""
 
     status: int
     text: str = ""

@@ -209,7 +209,7 @@ async def test_a_vllm_reports_cached_tokens_only_when_there_are_any():
     assert "KV capacity 2560 tokens" in output
     assert "tcp://127.0.0.1:36377, replay " in output
     assert "Nothing is known to be missing." in output
-    assert "(the engine does not say):\n  --scheduling-policy priority\n" in output
+    assert "(the engine does not report it):\n  --scheduling-policy priority\n" in output
     assert [body.get("priority") for body in engine.seen] == [None, None, 1]
 
 
@@ -243,7 +243,10 @@ async def test_what_a_vllm_does_not_tell_is_unknown_and_no_guess():
     assert "page size   unknown" in output
     assert "a completion got status 503" in output
     assert "Nothing is known to be missing." in output
-    assert "(the engine does not say):\n  --enable-prompt-tokens-details --enable-prefix-caching " in output
+    assert (
+        "(the engine does not report it):\n  --enable-prompt-tokens-details --enable-prefix-caching "
+        in output
+    )
 
 
 async def test_a_vllm_without_prefix_caching_is_told_and_its_report_stays_unknown():

@@ -26,7 +26,7 @@ def choose_backend(name: AttentionName, *, device: torch.device, kv_layout: KvLa
     """Return the backend of the setting `name`; "auto" takes triton on CUDA where it can run.
 
     Raises:
-        ConfigInvalid: triton was asked for and cannot run here.
+        ConfigInvalid: triton was chosen and cannot run here.
     """
     if name == "sdpa" or (name == "auto" and device.type != "cuda"):
         return "sdpa"

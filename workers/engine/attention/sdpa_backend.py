@@ -13,7 +13,7 @@ others.
 
 Spans that verify the same number of drafts form batches as well; one that verifies three and one that verifies
 four do not, because rows of padding would cost all of them what the copies and one more call cost once. `batching`
-says which contexts are padded to each other, and no batch copies more than GATHER_BYTES_MAX.
+decides which contexts are padded to each other, and no batch copies more than GATHER_BYTES_MAX.
 
 A layer with a window gathers only the blocks that the window reaches. Layers with the same window share one view.
 """

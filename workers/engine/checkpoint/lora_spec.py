@@ -50,7 +50,7 @@ class LoraSpec:
     scale: float
     """The factor of B A."""
     targets: frozenset[str] | None
-    """Names from TARGETS, each changed in at least one layer; None where only the tensors tell."""
+    """Names from TARGETS, each changed in at least one layer; None where only the tensors have them."""
 
     @classmethod
     def from_directory(cls, directory: Path, *, rank_max: int) -> "LoraSpec":

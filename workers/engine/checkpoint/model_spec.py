@@ -161,7 +161,7 @@ def _windows(config: Mapping[str, Any], family: _Family, layers: int) -> tuple[i
             f"config.json: layer_types must name {' or '.join(known)} for each of {layers} layers"
         )
     listed = tuple(known[kind] for kind in kinds)
-    # Some families ignore the list in other engines: it must not differ from what the other keys say.
+    # Some families ignore the list in other engines: it must agree with the other keys.
     if (width is None and "sliding_attention" in kinds) or (family.full_layers is None and listed != derived):
         raise CheckpointInvalid("config.json: layer_types contradicts the sliding window")
     return listed

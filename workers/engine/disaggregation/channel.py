@@ -150,7 +150,7 @@ def blocks_per_slab(bytes_per_block: int) -> int:
 
 @contextmanager
 def open_sender(connection: socket.socket, backend: Backend, bytes_per_block: int) -> Iterator[BlockSender]:
-    """Open the prefill side's end of the channel that the decode side asked for."""
+    """Open the prefill side's end of the channel that the decode side requested."""
     if backend == "tcp":
         yield TcpSender(connection, bytes_per_block)
         return

@@ -14,7 +14,7 @@ A room is the number that pairs the requests to the two engines.
                  +-- abort ----+-- abort -----------> (gone)            the blocks are free in the same step
 
 A lease has a timeout, so that a peer that never connects cannot keep blocks. Both requests are sent at once, so the
-decode side may ask for a room before the prompt is known here: it then waits for the room.
+decode side may request a room before the prompt has arrived here: it then waits for the room.
 """
 
 import threading
@@ -28,11 +28,11 @@ from workers.engine.errors import EngineError
 from workers.engine.scheduler.plan import SampledTokens
 
 ENDED_MAX = 4096
-"""Rooms remembered after their end, so that a peer that connects late gets the reason at once."""
+"""Rooms kept after their end, so that a peer that connects late gets the reason at once."""
 
 
 class HandoffFailed(EngineError):
-    """Raised when a handoff fails; the message says why."""
+    """Raised when a handoff fails; the message has the cause."""
 
 
 class LeaseState(StrEnum):
@@ -140,7 +140,7 @@ class HandoffLeases:
     def start_sending(self, room: int, seconds: float, peer_left: Callable[[], bool]) -> HandoffLease:
         """Wait at most `seconds` until the room is ready, and mark it as being sent.
 
-        `peer_left` returns whether the peer that asked has disconnected.
+        `peer_left` returns whether the requesting peer has disconnected.
 
         Raises:
             HandoffFailed: The room will not become ready, or another peer receives it.

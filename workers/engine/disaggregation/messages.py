@@ -62,7 +62,7 @@ class Manifest:
     first_token: int
     """The first token of the answer."""
     logprob: float | None
-    """The log probability of the first token, if the request asks for it."""
+    """The log probability of the first token, if the request has them on."""
     top_logprobs: tuple[tuple[int, float], ...]
     """The most likely tokens in the first token's place, with their log probabilities."""
     seed: int

@@ -1,4 +1,4 @@
-"""The prefill side of a handoff: a thread listens, and one thread for each peer sends the blocks it asks for.
+"""The prefill side of a handoff: a thread listens, and one thread for each peer sends the blocks that it requests.
 
 The engine's thread only marks prompts as ready and frees blocks; it never waits for a peer. Blocks on lease are not
 written, so a sender reads them while the engine computes further steps.
@@ -171,7 +171,7 @@ class PrefillServer:
         prompt = lease.prompt
         wrong = prompt is None or prompt.digest != request.digest
         if wrong or not 0 <= request.first <= request.last <= len(_prompt_of(lease).blocks):
-            self._leases.abort(lease.room, "the peer asked for another prompt", lease)
+            self._leases.abort(lease.room, "the peer requested another prompt", lease)
             raise HandoffFailed("the room holds another prompt")
         return lease
 

@@ -30,7 +30,7 @@ class CudaCapture:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
-            # Other threads of the process may go on using the device meanwhile.
+            # Other threads of the process may use the device meanwhile.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 result = compute()
         except RuntimeError as err:

@@ -65,7 +65,7 @@ class TextEmbedding:
         """Compute the next `tokens` tokens, or as many as are left.
 
         Raises:
-            StepFailed: the computation failed; this text cannot go on, and others can.
+            StepFailed: the computation failed; this text has no result, and others can have one.
         """
         try:
             self._advance(tokens)

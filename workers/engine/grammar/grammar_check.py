@@ -40,7 +40,7 @@ def translate(kind: str, text: str, whitespace: str) -> str:
 def _with_ascii_classes(regex: str) -> str:
     """Return a regular expression in which digits and word characters are those of ASCII, as in a JSON Schema.
 
-    A class within a class is their union, so the spelled ones may stand anywhere.
+    A class within a class is their union, so the spelled ones may be anywhere.
     """
     return _ESCAPE.sub(lambda found: ASCII_CLASSES.get(found[0], found[0]), regex)
 

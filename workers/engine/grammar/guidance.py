@@ -77,7 +77,7 @@ class GuidedVocabulary:
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=sorted(eos_ids) or None)
 
     def matcher(self, grammar: str) -> GuidedMatcher:
-        """Return a matcher at the beginning of a grammar in llguidance's form; its `error` says if it failed."""
+        """Return a matcher at the beginning of a grammar in llguidance's form; its `error` is set if it failed."""
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(max_lexer_states=STATES_MAX, verbose_errors=False)

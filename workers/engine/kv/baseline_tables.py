@@ -106,5 +106,5 @@ class UncachedTable:
         return None
 
     def close(self) -> None:
-        """Forget the positions; there is no block to release."""
+        """Drop the positions; there is no block to release."""
         self.ids = []

@@ -45,7 +45,7 @@ class SideCodec(Protocol):
         ...
 
     def decode(self, parts: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
-        """Return the rows that the parts stand for, in `dtype`, the type that the model computes in."""
+        """Return the rows decoded from the parts, in `dtype`, the type that the model computes in."""
         ...
 
 

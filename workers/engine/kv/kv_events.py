@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from struct import pack
 
 EVENTS_MAX = 65536
-"""Events kept between two readings. Above it the oldest are dropped; a reader that counts blocks sees the gap."""
+"""Events kept between two readings. Above it the oldest are dropped: a gap for readers that count blocks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ class PrefixTree:
         """Insert a computed block below `parent`; the caller holds a reference on both.
 
         When a block with the same tokens was cached meanwhile, the caller's own is released and the cached one
-        retained instead: its content is the same, so the caller goes on with the returned node's block.
+        retained instead: its content is the same, so the caller continues with the returned node's block.
 
         Raises:
             BlockMisused: the same block is in the tree already.
@@ -178,7 +178,7 @@ class PrefixTree:
         return node
 
     def take_events(self) -> list[KVEvent]:
-        """Return the events since the last call, and forget them."""
+        """Return the events since the last call, and drop them."""
         events = list(self._events)
         self._events.clear()
         return events
@@ -235,7 +235,7 @@ class PrefixTree:
         self.pool.check()
 
     def _deepest(self, tokens: Sequence[int], salt: str, lora: str) -> PrefixNode | None:
-        """Return the deepest cached node of a prompt from which a sequence can go on; None if nothing is cached."""
+        """Return the deepest cached node of a prompt that a sequence can continue; None if nothing is cached."""
         size = self.pool.block_size
         deepest: PrefixNode | None = None
         children = self._roots.get((salt, lora), {})

@@ -3,7 +3,7 @@
     tokens -> embedding -> [ + attention(norm x) ; + mlp(norm x) ] x layers -> norm -> head (only sampled rows)
 
 The batch is ragged and flat: the rows of all sequences follow each other, [tokens, hidden], and only the attention
-step knows which row belongs to which sequence. It is passed as an argument, and nothing is global: any number of
+step has which row belongs to which sequence. It is passed as an argument, and nothing is global: any number of
 decoders can share a process.
 """
 

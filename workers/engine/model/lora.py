@@ -43,7 +43,7 @@ class LoraUpdate:
         return sum(part.up.nbytes for part in self.parts) + (0 if self.down is None else self.down.nbytes)
 
     def add(self, outputs: Tensor, inputs: Tensor, rows: Tensor | None) -> None:
-        """Add the update to the `rows` of `outputs` [tokens, out], in place; None stands for all rows.
+        """Add the update to the `rows` of `outputs` [tokens, out], in place; None means all rows.
 
         `inputs` [tokens, in] are those of the layer.
         """

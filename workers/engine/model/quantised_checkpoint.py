@@ -7,7 +7,7 @@
                  g_idx   [in]                   the group of each input; with desc_act not in order
     both         scales  [in / group, out]      w[i, o] = scale * (q - zero)
 
-Lin et al. 2023 (AWQ, arXiv 2306.00978) and Frantar et al. 2022 (GPTQ, arXiv 2210.17323) say how to choose the
+Lin et al. 2023 (AWQ, arXiv 2306.00978) and Frantar et al. 2022 (GPTQ, arXiv 2210.17323) show how to choose the
 steps; the layouts are those of the libraries AutoAWQ, AutoGPTQ and GPTQModel.
 """
 

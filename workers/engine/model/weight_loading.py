@@ -6,8 +6,8 @@ lm_head                -> head      the embedding again where the head is tied
 
 A tensor that no layer takes is refused: config.json describes another model than the one that was saved.
 
-Linear layers are quantised here if the settings say so, or come quantised from the checkpoint. Embedding, norms and
-head are never quantised.
+Linear layers are quantised here if the settings require it, or come quantised from the checkpoint. Embedding, norms
+and head are never quantised.
 """
 
 from dataclasses import dataclass
@@ -47,8 +47,8 @@ def load_decoder(
         quantization: how the linear layers of an unquantised checkpoint are quantised.
 
     Raises:
-        CheckpointInvalid: a weight is missing, is not used, is not finite, or has another shape than the spec says.
-        ConfigInvalid: `quantization` is asked for, and the checkpoint is quantised already.
+        CheckpointInvalid: a weight is missing, is not used, is not finite, or has another shape than in the spec.
+        ConfigInvalid: `quantization` is set, and the checkpoint is quantised already.
     """
     if spec.quantization is not None and quantization != "none":
         raise ConfigInvalid(

@@ -1,7 +1,7 @@
 """Log probabilities of sampled tokens by the model's own logits: before mask, penalties, temperature, as in vLLM.
 
-They are read in two steps: the logits of rows that ask for them are kept before the processors change them, and
-looked up once the token is known.
+They are read in two steps: the logits of rows with log probabilities are kept before the processors change them,
+and looked up once the token is known.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class TokenLogprob:
 
 
 class LogprobReader:
-    """The raw log probabilities of the rows that ask for them."""
+    """The raw log probabilities of the rows that include them."""
 
     def __init__(self, logits: Tensor, rows: Sequence[SamplingRow]) -> None:
         """Copy the needed rows of `logits` [rows, vocab], which may be changed afterwards."""
@@ -36,7 +36,7 @@ class LogprobReader:
             self._logprobs = logits[index].log_softmax(dim=-1)
 
     def read(self, places: Sequence[int], tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
-        """Return one entry for each of `tokens`, sampled from the rows `places`; none if not asked for."""
+        """Return one entry for each of `tokens`, sampled from the rows `places`; none if not requested."""
         return tuple(
             self._of(place, token) for place, token in zip(places, tokens, strict=True) if place in self._at
         )

@@ -2,7 +2,7 @@
 
     grammar mask -> repetition -> frequency, presence -> logit bias -> min_tokens
 
-Each processor changes only the rows that ask for it, all of them at once; a row that asks for none costs nothing.
+Each processor changes only the rows that use it, all of them at once; a row that uses none costs nothing.
 Repetition is that of Keskar et al. 2019 (CTRL, section 4.1), over prompt and output; frequency and presence are
 OpenAI's, over the output alone, as in vLLM. The bias comes after the penalties, as in SGLang.
 """
@@ -31,9 +31,9 @@ def _apply(
     change: Callable[[Tensor, Sequence[SamplingRow]], Tensor],
     logits: Tensor,
     rows: Sequence[SamplingRow],
-    asked: Sequence[bool],
+    used: Sequence[bool],
 ) -> None:
-    places = [place for place, asks in enumerate(asked) if asks]
+    places = [place for place, uses in enumerate(used) if uses]
     if places:
         index = torch.tensor(places, device=logits.device)
         logits[index] = change(logits[index], [rows[place] for place in places])

@@ -14,7 +14,7 @@ algorithm 1; Chen et al. 2023, theorem 1), draft by draft:
 The bonus is the residual of a q that is zero, so both are one case here. Each decision has a random number of its
 own: one number that both rejects a draft and draws its replacement would correlate the two.
 
-**Drafts that were not drawn at random** have a q of 1 at the draft. Then the rule says: accept with probability
+**Drafts that were not drawn at random** have a q of 1 at the draft. Then the rule is: accept with probability
 p(d), else draw from p without d. Drawing x from p and accepting if x = d is the same, and better: x is the very
 token that plain decoding draws with the same seed. So the drafts of greedy requests, of requests with a seed, of
 n-gram lookup and of Medusa heads are compared with what was drawn, by `count_agreed` (a tree of drafts by

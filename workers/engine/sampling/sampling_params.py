@@ -53,7 +53,7 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     """Tokens that end the answer, besides the model's end-of-sequence tokens."""
     ignore_eos: bool = False
-    """Whether the answer goes on after an end-of-sequence token of the model."""
+    """Whether the answer continues after an end-of-sequence token of the model."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:

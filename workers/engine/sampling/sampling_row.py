@@ -4,7 +4,7 @@
     drafts                                   [ d0 d1 ]
 
 The row gives the token that comes after tokens and drafts. A sequence that speculates has one row for each draft
-and one more, each with the drafts before it: so every processor sees the history that plain decoding would see.
+and one more, each with the drafts before it: so every processor gets the history of plain decoding.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
     plan    scheduler:  count = drafter.draft_count(sequence, limit)   blocks for the drafts are allocated
     run     runner:     drafter.propose(items)                         drafts are put into sequence.drafts
                         the model computes tokens and drafts           `rejection_sampling` verifies the drafts
-                        drafter.after_step(step)                       so that it knows what the model computed
+                        drafter.after_step(step)                       so that it has what the model computed
     commit  scheduler:  accepted drafts become tokens, the others are dropped
 
 A drafter may propose anything: a bad draft costs time and never changes an answer.

@@ -50,7 +50,7 @@ class SampledTokens:
 
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
-    """One entry for each token, where the request asks for log probabilities."""
+    """One entry for each token, where the request includes log probabilities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

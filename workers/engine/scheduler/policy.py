@@ -93,5 +93,5 @@ class SchedulingPolicy:
 
 
 def expired(sequence: Sequence, now: float) -> bool:
-    """Return whether the deadline passed before the first token; a request that has begun to answer goes on."""
+    """Return whether the deadline passed before the first token; a request that has begun to answer continues."""
     return sequence.deadline is not None and now >= sequence.deadline and sequence.num_generated == 0

@@ -229,7 +229,7 @@ class Scheduler:
     def _admit_waiting(self, step: PlanBuilder) -> None:
         """Admit waiting sequences, by rank, until one does not fit.
 
-        A sequence whose next block a running one computes now is deferred: it will find that block cached.
+        A sequence whose next block a running one computes now is deferred: that block will be cached for it.
         """
         if not self.waiting or (self._policy.static and self.running):
             return

@@ -109,10 +109,10 @@ class Sequence:
     matcher: Matcher | None = field(default=None, repr=False)
     """The answer's position in its grammar, if it has one; between two steps it is behind the last of `tokens`."""
     logprobs: list[TokenLogprob] = field(default_factory=list, repr=False)
-    """One entry for each generated token, if the request asks for log probabilities."""
+    """One entry for each generated token, if the request includes log probabilities."""
     finish: FinishReason | None = None
     streamed: bool = True
-    """Whether the client sees the tokens as they are generated; for the metrics only."""
+    """Whether the client gets the tokens as they are generated; for the metrics only."""
     times: SequenceTimes = field(default_factory=SequenceTimes, repr=False)
 
     @property

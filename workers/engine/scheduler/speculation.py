@@ -72,7 +72,7 @@ class SpeculationController:
         item.sequence.draft_length.record(levels, accepted)
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
-        """Learn from the time that a step took; steps with prefills say nothing about decoding rows."""
+        """Learn from the time that a step took; steps with prefills are no measure of decoding rows."""
         if not plan.items or plan.padding or any(item.count > 1 + item.drafts for item in plan.items):
             return
         # A draft model took part of that time before the verification began.

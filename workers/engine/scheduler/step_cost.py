@@ -10,7 +10,7 @@ fitted to such steps by least squares, in which older steps count less and less:
             +----------------- rows
 
 The speed of the machine does not matter, only the line's shape. While all steps have the same number of rows, they
-say nothing about the shape: so a few imaginary steps, of a typical shape and the present speed, count too.
+do not determine the shape: so a few imaginary steps, of a typical shape and the present speed, count too.
 """
 
 from collections.abc import Iterable

@@ -8,7 +8,7 @@ blocks that another engine sent.
     model      [ x x x x ]    [ x x x x ]    [ x x . . ]
     draft      [ x x x x ]    [ x x . . ]    [ . . . . ]        6 positions are computed; the rest is its lag
 
-A record about a block is valid only until the block is allocated anew: so it names the allocation.
+A record about a block is valid only until the block is allocated again: so it names the allocation.
 """
 
 from workers.engine.kv.block_table import KVTable
@@ -38,7 +38,7 @@ class DraftKV:
             self._record(table, index, min(self._size, end - index * self._size))
 
     def truncate(self, table: KVTable, end: int) -> None:
-        """Forget positions from `end` on, which were computed for rejected drafts."""
+        """Drop positions from `end` on, which were computed for rejected drafts."""
         for index in range(end // self._size, len(table.ids)):
             filled = max(0, end - index * self._size)
             self._record(table, index, min(filled, self._filled(table, index)))

@@ -74,7 +74,7 @@ def load_drafter(
 ) -> Drafter:
     """Return the drafter, with its weights loaded.
 
-    The first layers of the model draft with the LoRA adapters; other drafters know no adapters.
+    The first layers of the model draft with the LoRA adapters; other drafters use no adapters.
 
     Raises:
         CheckpointInvalid, ConfigInvalid: The settings or the weights do not fit the target.

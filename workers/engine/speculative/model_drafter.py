@@ -108,7 +108,7 @@ class ModelDrafter:
         return {sequence: torch.stack(rows) for sequence, rows in draft_distributions.items()}
 
     def after_step(self, step: ComputedStep) -> None:
-        """Forget rejected drafts, prefill along with the model, and reduce the lag."""
+        """Drop rejected drafts, prefill along with the model, and reduce the lag."""
         if self._kv is None:
             return
         results = iter(step.tokens)

@@ -142,7 +142,7 @@ class Detokenizer:
         except UnicodeDecodeError as error:
             unfinished = error.reason == "unexpected end of data" and len(run) >= RUN_BYTES_MAX
             if unfinished:
-                # The run goes on: its last character is complete with the next bytes.
+                # The run continues: its last character is complete with the next bytes.
                 self._run = run[error.start :]
                 return run[: error.start].decode()
             return "\N{REPLACEMENT CHARACTER}" * len(run)

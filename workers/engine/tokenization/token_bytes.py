@@ -67,7 +67,7 @@ class TokenBytes:
         try:
             return bytes(self._stand_ins[character] for character in written)
         except KeyError:
-            # An added token is spelled as plain text, and may have characters that stand for no byte.
+            # An added token is spelled as plain text, and may have characters for which there is no byte.
             return written.encode()
 
 

@@ -65,7 +65,7 @@ class CallParser:
         return pieces
 
     def _look(self, pieces: list[ParsedPiece]) -> bool:
-        """Look at the text in the present mode; return whether the rest can be looked at again at once."""
+        """Parse the text in the present mode; return whether the rest can be parsed at once."""
         match self._mode:
             case "start":
                 return self._in_start(pieces)

@@ -43,9 +43,9 @@ class CallFormat:
     end: str = ""
     """The marker that ends calls."""
     separators: str = ""
-    """Characters that may stand between calls."""
+    """Characters that may be between calls."""
     at_start: bool = False
-    """Whether calls stand only at the answer's beginning, where they need no marker."""
+    """Whether calls are only at the answer's beginning, where they need no marker."""
     id_length: int = 24
     """Characters of a call's id."""
 
@@ -126,7 +126,7 @@ _UNSUPPORTED_MARKERS = ("<function=", "[ARGS]", "<|tool_call|>", "<arg_key>", "<
 def detect_format(template: str) -> CallFormat | None:
     """Return the format that a chat template writes.
 
-    A template without tools gets the Hermes format. None stands for a format that is not supported.
+    A template without tools gets the Hermes format. None is a format that is not supported.
     """
     if any(mark in template for mark in _UNSUPPORTED_MARKERS):
         return None

@@ -64,7 +64,7 @@ class ToolPlan:
     grammar: Grammar | None = None
     """Forces the answer to be calls; None where the model decides."""
     shown_ids: frozenset[int] = frozenset()
-    """Special tokens that the parser needs to see in the text."""
+    """Special tokens that the parser needs in the text."""
 
     def parser(self) -> CallParser | None:
         """Return a new parser for one answer, or None where the answers are only text."""
@@ -142,7 +142,7 @@ def _functions(tools: list[dict[str, Any]]) -> dict[str, Mapping[str, Any]]:
                 f"{where}.function.name has 1 to 64 letters, digits, dots, dashes and underscores.",
                 param=f"{where}.function.name",
             )
-        # The arguments of a call are always an object, even where the schema does not say so.
+        # The arguments of a call are always an object, even where the schema does not require it.
         found[name] = {"type": "object", **(tool.function.parameters or _NO_PARAMETERS)}
     return found
 

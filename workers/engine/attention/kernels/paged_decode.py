@@ -54,7 +54,7 @@ def decode_kernel(
     """Attend from one tile to one of `splits` parts of its keys; for the other arguments see `attend_keys`."""
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row, count, start, end, table = load_tile(tiles, tile)
-    asked = load_query(query, query_row, query_head, row, count, kv_head, GROUP, HEAD_DIM, COLUMNS, ROWS)
+    queries = load_query(query, query_row, query_head, row, count, kv_head, GROUP, HEAD_DIM, COLUMNS, ROWS)
     places = load_by_token(positions, row, count, -1, GROUP, ROWS)
     bits = places
     if TREE:
@@ -68,7 +68,7 @@ def decode_kernel(
         tl.full([ROWS], float("-inf"), tl.float32),
         tl.zeros([ROWS], tl.float32),
         tl.zeros([ROWS, COLUMNS], tl.float32),
-        asked,
+        queries,
         places,
         bits,
         start,

@@ -45,7 +45,7 @@ def prefill_kernel(
     """Attend from one tile to all of its keys; the arguments are those of `attend_keys` and `load_query`."""
     tile, kv_head = tl.program_id(0), tl.program_id(1)
     row, count, start, end, table = load_tile(tiles, tile)
-    asked = load_query(query, query_row, query_head, row, count, kv_head, GROUP, HEAD_DIM, COLUMNS, ROWS)
+    queries = load_query(query, query_row, query_head, row, count, kv_head, GROUP, HEAD_DIM, COLUMNS, ROWS)
     places = load_by_token(positions, row, count, -1, GROUP, ROWS)
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -58,7 +58,7 @@ def prefill_kernel(
             peak,
             total,
             mixed,
-            asked,
+            queries,
             places,
             places,
             start,
@@ -89,7 +89,7 @@ def prefill_kernel(
         peak,
         total,
         mixed,
-        asked,
+        queries,
         places,
         places,
         start,
