@@ -312,7 +312,7 @@ class Fleet(WorkerLookup):
         log.log(level, "worker %s: %s, was %s: %s", worker.id, health.state, before.state, reason)
         if health.state is Health.DOWN:
             self._went_down(worker)
-        # A worker that is back has room, and requests that waited for a worker that is gone are ranked anew.
+        # A worker that is back has room, and requests that waited for a worker that is gone are ranked again.
         for listener in self._listeners:
             listener.capacity_freed()
 

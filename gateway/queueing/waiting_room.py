@@ -83,10 +83,10 @@ class WaitingRoom(Generic[Placed]):
 
     def reconfigure(self, rules: RoomRules) -> None:
         """Use these rules from now on. A new policy starts with empty counters; waiting requests enter again."""
-        anew, self.rules = rules.policy is not self.rules.policy, rules
+        policy_changed, self.rules = rules.policy is not self.rules.policy, rules
         self._occupancy.bounds = rules.bounds
         self._turns.rules = rules
-        if anew:
+        if policy_changed:
             self._turns.counters = RoomCounters(rules.policy, self._number, self.waiting())
             self.move()
 

@@ -1,4 +1,4 @@
-"""Placements in turns that this gateway gives by itself, on workers that have room by its own knowledge."""
+"""Placements in turns that this gateway gives by itself, on workers that have room by its own counts."""
 
 from collections.abc import Callable, Iterable
 from operator import attrgetter

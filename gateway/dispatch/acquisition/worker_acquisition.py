@@ -254,7 +254,7 @@ class WorkerAcquisition:
                 ticket,
                 partial(self.own_turns.place_now, pending),
                 self._wait_rules.soonest_end(pending, room, ticket),
-                partial(self._estimated_anew, pending),
+                partial(self._estimated_again, pending),
             )
         finally:
             self.own_turns.stop_awaiting(pending)
@@ -296,7 +296,7 @@ class WorkerAcquisition:
                 pending.ticket, change, counted_elsewhere=kept_elsewhere
             )
 
-    def _estimated_anew(self, pending: PendingRequest) -> Ticket:
+    def _estimated_again(self, pending: PendingRequest) -> Ticket:
         """Return the ticket with the tokens and the cost as of now: others may have computed the prefix."""
         ticket, prompt = pending.ticket, pending.prompt
         assert ticket is not None
