@@ -155,7 +155,7 @@ docs: .venv/.dev ## Write the generated parts of the reference pages again
 proto: .tools/protoc/.done ## Write the Python messages of ext_proc.proto again
 	.tools/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gateway/endpoint_picker/ext_proc.proto
 
-demo-model: .venv/.dev ## Train the tiny model of the demo anew, in some minutes, and write it to gateway/demo/tiny-llama
+demo-model: .venv/.dev ## Train the tiny model of the demo again, in some minutes, and write it to gateway/demo/tiny-llama
 	$(BIN)/python -m tests.demo_model gateway/demo/tiny-llama
 
 docs-site: .venv/.dev ## Build the documentation site into build/site, and check every link

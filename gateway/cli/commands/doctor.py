@@ -166,7 +166,7 @@ def _report(where: str, found: Diagnosis) -> list[str]:
     lines += [f"For {each.name}: {each.advice}." for each in missing if each.advice and not each.flags]
     if flags := [each.flags for each in unknown if each.flags]:
         lines += [
-            "Add these flags too, unless they are set (the engine does not say):",
+            "Add these flags too, unless they are set (the engine does not report it):",
             f"  {' '.join(flags)}",
         ]
     if any("tcp://*" in each.flags for each in (*missing, *unknown)):

@@ -128,7 +128,7 @@ async def deployment(directory, *, start=fork_module, **more):
     """Run a gateway, with more settings, and give its URLs and the environment of its commands."""
     path = os.pathsep.join([str(directory), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(directory)}
-    async with ScriptedWorker(models=["llama-3.1-8b"]) as worker:
+    async with ScriptedWorker(models=["llama-3.1-8b", "tiny-llama"]) as worker:
         settings = {**more, "workers": [worker.url], "listen": {"port": 0}, "admin": {"port": 0}}
         settings["drain"] = {"notice_seconds": 0, "seconds": 1}
         (directory / "gateway.yaml").write_text(yaml.safe_dump(settings))
@@ -245,16 +245,26 @@ def test_the_receiver_of_the_guide_on_selling_accepts_what_the_gateway_signs():
 
 
 POLICY_PAGE = ROOT / "docs" / "pages" / "extend" / "routing-policy.md"
+ADAPTER_PAGE = ROOT / "docs" / "pages" / "extend" / "worker-adapter.md"
 
 
 @pytest.fixture
 def policy_package(tmp_path):
-    """A directory with the package of the page, in the state in which `pip install` leaves packages."""
-    for block in blocks_of(POLICY_PAGE):
-        if name := re.match(r"# my-policy/(\S+)\n", block.text):
+    return installed_package(POLICY_PAGE, "my-policy", tmp_path)
+
+
+@pytest.fixture
+def adapter_package(tmp_path):
+    return installed_package(ADAPTER_PAGE, "my-engine", tmp_path)
+
+
+def installed_package(page, folder, tmp_path):
+    """Return a directory with the package of a page, in the state in which `pip install` leaves packages."""
+    for block in blocks_of(page):
+        if name := re.match(rf"# {folder}/(\S+)\n", block.text):
             (tmp_path / name[1]).write_text(block.text)
     project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
-    installed = tmp_path / "my_policy-0.1.0.dist-info"
+    installed = tmp_path / f"{folder.replace('-', '_')}-0.1.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
     groups = [
@@ -313,3 +323,17 @@ async def test_the_policy_of_the_page_ranks_the_requests_of_a_gateway(policy_pac
         explained = await radixgate(policy_package, environment, asked)
     assert "policy nearest" in explained
     assert "tokens to compute" in explained
+
+
+async def test_the_adapter_of_the_page_passes_the_tests_of_the_interface(adapter_package):
+    suite = "tests/conformance/test_worker_adapter.py"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-k", "myengine", suite),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(adapter_package), str(ROOT)])},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), SECONDS_MAX)
+    assert process.returncode == 0, output.decode()
+    assert re.search(r"^\d+ passed", output.decode(), re.M)
