@@ -309,12 +309,12 @@ def _load(dispatch: Dispatch) -> tuple[int, int]:
 
 
 def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
-    dispatch, news = gateway.services.dispatch, gateway.discovery.registry.news
+    dispatch, changes = gateway.services.dispatch, gateway.discovery.registry.changes
     queue = dispatch.queue.shards[0]
 
     def missed() -> None:
         queue.requests.ask_again()
-        news.notify()
+        changes.notify()
 
     return TurnReader(
         scripts,
@@ -326,7 +326,7 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
             **(gateway.explorer.handlers if gateway.explorer is not None else {}),
             b"preempt": dispatch.preemption_requests.receive,
             b"rest": dispatch.provider_backoff.receive,
-            b"workers": news.notify,
+            b"workers": changes.notify,
         },
         on_turn=queue.requests.turn_granted,
         on_gateways=queue.membership.gateways_changed,

@@ -154,7 +154,7 @@ class Discovery:
     async def _follow_drained(self) -> None:
         """Drain and resume workers as operators have ordered, and remove leaving workers without streams."""
         while True:
-            seen = self.registry.news.count
+            seen = self.registry.changes.count
             try:
                 drained = await self.registry.draining()
             except RedisDown:
@@ -168,7 +168,7 @@ class Discovery:
                     self._fleet.resume(worker.id)
             self._drained = drained
             self.reconcile()
-            await self.registry.news.wait(seen, DRAINED_SECONDS)
+            await self.registry.changes.wait(seen, DRAINED_SECONDS)
             await asyncio.sleep(REST_SECONDS)
 
     async def _follow_unknown(self) -> None:

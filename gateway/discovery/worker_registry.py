@@ -34,7 +34,7 @@ READ_SECONDS = LEASE_SECONDS / 3
 WORKERS_MAX = 10_000
 
 
-class RegistryNews:
+class RegistryChanges:
     """Notifications of changes of the registry, counted as this process receives them."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class WorkerRegistry:
     """Reads and changes the registry. All methods raise RedisDown if Redis does not answer."""
 
     def __init__(self, redis: ScriptCaller, prefix: str) -> None:
-        self.news = RegistryNews()
+        self.changes = RegistryChanges()
         self._redis = redis
         self._tag = f"{{{prefix}:workers}}"
         self._stream = QueueKeys(prefix).turns
@@ -104,13 +104,13 @@ class WorkerRegistry:
         before = await self._redis.ask("SET", name, text, *lease, "GET")
         added = await self._redis.ask("SADD", f"{self._tag}:ids", worker["id"])
         if added or before != text:  # A renewed lease is no change.
-            await self._tell("registered")
+            await self._notify("registered")
 
     async def remove(self, worker: str) -> bool:
         """Remove a worker, and return whether it was registered."""
         await self._redis.ask("SREM", f"{self._tag}:ids", worker)
         was_registered = bool(await self._redis.ask("DEL", f"{self._tag}:at:{worker}"))
-        await self._tell("removed")
+        await self._notify("removed")
         return was_registered
 
     async def draining(self) -> frozenset[str]:
@@ -120,14 +120,14 @@ class WorkerRegistry:
     async def drain(self, workers: Iterable[str]) -> None:
         """Make all gateways send no new requests to these workers."""
         await self._redis.ask("SADD", f"{self._tag}:draining", *workers)
-        await self._tell("drained")
+        await self._notify("drained")
 
     async def resume(self, workers: Iterable[str]) -> None:
         """Make all gateways send requests to these workers again."""
         await self._redis.ask("SREM", f"{self._tag}:draining", *workers)
-        await self._tell("resumed")
+        await self._notify("resumed")
 
-    async def _tell(self, change: str) -> None:
+    async def _notify(self, change: str) -> None:
         """Notify all gateways that the registry has changed."""
         await self._redis.ask("XADD", self._stream, "MAXLEN", "~", STREAM_MAX, "*", "workers", change)
 
@@ -139,12 +139,12 @@ class RedisSource:
 
     def __init__(self, registry: WorkerRegistry) -> None:
         self._registry = registry
-        self._news_seen = 0
+        self._changes_seen = 0
         self._refused: dict[str, str] = {}
 
     async def find(self) -> list[WorkerSettings]:
         """Return the valid registered workers. Raises SourceUnavailable if Redis does not answer."""
-        self._news_seen = self._registry.news.count
+        self._changes_seen = self._registry.changes.count
         try:
             found, refused = await self._registry.workers()
         except RedisDown as err:
@@ -157,7 +157,7 @@ class RedisSource:
 
     async def wait(self) -> None:
         """Wait until the registry has changed, or leases may have expired."""
-        await self._registry.news.wait(self._news_seen, READ_SECONDS)
+        await self._registry.changes.wait(self._changes_seen, READ_SECONDS)
 
 
 def _worker(identity: str, text: bytes) -> dict[str, Any]:

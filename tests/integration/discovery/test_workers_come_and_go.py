@@ -153,7 +153,7 @@ async def test_a_worker_that_no_more_renews_its_lease_leaves_and_so_do_its_count
 
 
 async def test_changes_of_the_registry_are_told_and_renewed_leases_are_not(gateway, monkeypatch):
-    # Without the news, nothing would be read again before the test is over.
+    # Without notifications nothing would be read again before the test is over.
     monkeypatch.setattr(worker_registry, "READ_SECONDS", 600)
     monkeypatch.setattr(discovery, "DRAINED_SECONDS", 600)
     async with ScriptedWorker() as one, ScriptedWorker() as two:
@@ -161,16 +161,16 @@ async def test_changes_of_the_registry_are_told_and_renewed_leases_are_not(gatew
             settings = running.here.gateway.settings
             redis = ScriptCaller(settings.redis.url)
             registry = WorkerRegistry(redis, settings.redis.prefix)
-            fleet, news = running.here.gateway.fleet, running.here.gateway.discovery.registry.news
+            fleet, changes = running.here.gateway.fleet, running.here.gateway.discovery.registry.changes
             lent = {"id": "lent", "kind": "sglang", "url": two.url}
             try:
                 await registry.put(lent, lease_seconds=600)
                 await running.until(lambda: up(running, "lent"))
-                heard = news.count
+                counted = changes.count
                 await registry.put(lent, lease_seconds=600)
                 await registry.drain(["lent"])
                 await running.until(lambda: fleet["lent"].health.state.value == "draining")
-                assert news.count == heard + 1
+                assert changes.count == counted + 1
                 await registry.resume(["lent"])
                 await running.until(lambda: up(running, "lent"))
                 await registry.remove("lent")

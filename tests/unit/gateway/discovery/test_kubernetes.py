@@ -9,7 +9,7 @@ from gateway.discovery.discovery import Discovery
 from gateway.discovery.kubernetes import KubernetesSource
 from gateway.discovery.source import SourceUnavailable
 from gateway.discovery.worker_kinds import WorkerKinds
-from gateway.discovery.worker_registry import RegistryNews
+from gateway.discovery.worker_registry import RegistryChanges
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from gateway.kubernetes import api as kubernetes_api
@@ -357,7 +357,7 @@ async def test_pods_of_a_service_join_the_fleet_and_leave_it_as_they_come_and_go
         )
 
     class NoRegistry:
-        news = RegistryNews()
+        changes = RegistryChanges()
 
         async def draining(self):
             return frozenset()

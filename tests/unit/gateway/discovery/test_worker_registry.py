@@ -2,19 +2,19 @@
 
 import asyncio
 
-from gateway.discovery.worker_registry import RegistryNews
+from gateway.discovery.worker_registry import RegistryChanges
 
 
 async def test_a_wait_that_is_cancelled_as_news_arrive_ends_all_the_same():
-    news = RegistryNews()
-    waiting = asyncio.create_task(news.wait(0, 60.0))
+    changes = RegistryChanges()
+    waiting = asyncio.create_task(changes.wait(0, 60.0))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    news.notify()
+    changes.notify()
     waiting.cancel()
     await asyncio.wait([waiting])
     assert waiting.cancelled()
 
 
 async def test_a_wait_for_news_ends_after_its_seconds():
-    await RegistryNews().wait(0, 0.001)
+    await RegistryChanges().wait(0, 0.001)
