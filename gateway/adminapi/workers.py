@@ -38,7 +38,7 @@ class WorkerShown(msgspec.Struct, kw_only=True):
     `found`: where the worker is configured: the settings, or a discovery source. `state`: up, suspect, down,
     draining, asleep. `circuit`: open while its requests fail although its probes succeed, trial while one request
     is tried. `trouble`: why its last probe failed. `streams`, `tokens_queued` and `kv_tokens` are those of all
-    gateways. `slots`: requests that its engine runs at a time, by the settings or its report. `load_heard`: whether
+    gateways. `slots`: requests that its engine runs at a time, by the settings or its report. `load_feed_up`: whether
     a load feed of the worker is received.
     """
 
@@ -55,7 +55,7 @@ class WorkerShown(msgspec.Struct, kw_only=True):
     kv_tokens: int
     kv_tokens_max: int | None
     slots: int | None
-    load_heard: bool
+    load_feed_up: bool
     failures: int
     prefill_tokens_per_second: float
     fixed_ms: float
@@ -304,7 +304,7 @@ def shown(worker: Worker, discovery: Discovery) -> WorkerShown:
         kv_tokens=load.kv_tokens + load.others.kv_tokens,
         kv_tokens_max=worker.report.kv_tokens_max,
         slots=worker.slots,
-        load_heard=load.is_heard,
+        load_feed_up=load.has_load_feed,
         failures=worker.failures,
         prefill_tokens_per_second=1000 / worker.speed.ms_per_token,
         fixed_ms=worker.speed.fixed_ms,

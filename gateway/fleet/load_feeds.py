@@ -41,7 +41,7 @@ class _RankLoadFeed:
     subscriber: LoadSubscriber
     rate: PrefillRate = field(default_factory=PrefillRate)
     load: EngineLoad = NO_LOAD
-    heard_at: float | None = None
+    read_at: float | None = None
     """When the last reading came; None before the first."""
     task: "asyncio.Task[None] | None" = None
 
@@ -56,7 +56,7 @@ class _WorkerLoadFeed:
 
 @dataclass(slots=True)
 class LoadFeeds:
-    """The load feeds that this gateway listens to. Call `follow` after each report, and `close` at the end."""
+    """The load feeds that this gateway receives. Call `follow` after each report, and `close` at the end."""
 
     ranks: Ranks
     reported_speed: Callable[[Worker, float], None]
@@ -128,18 +128,18 @@ class LoadFeeds:
             try:
                 async with aclosing(subscriber.readings()) as readings:
                     async for reading in readings:
-                        self._heard(worker, feed, number, reading)
+                        self._take_reading(worker, feed, number, reading)
             except OSError as err:
                 # Without the feed the worker's probes report its load.
                 log.warning("the load feed of worker %s cannot be received: %s", worker.id, err)
             await asyncio.sleep(AGAIN_SECONDS)
 
-    def _heard(self, worker: Worker, feed: _WorkerLoadFeed, number: int, reading: LoadStat) -> None:
+    def _take_reading(self, worker: Worker, feed: _WorkerLoadFeed, number: int, reading: LoadStat) -> None:
         """Take over one reading of the rank of this number."""
         rank, now = feed.ranks[number], self.clock()
-        rank.load, rank.heard_at = reading.load, now
+        rank.load, rank.read_at = reading.load, now
         self.ranks.update_from_feed(worker.id, number, reading.load, worker.ranks)
-        if all(one.heard_at is not None and now - one.heard_at < SILENT_SECONDS for one in feed.ranks):
+        if all(one.read_at is not None and now - one.read_at < SILENT_SECONDS for one in feed.ranks):
             worker.load.update_from_feed(sum((one.load for one in feed.ranks), NO_LOAD))
         if rank.rate.read(reading.prefilled_tokens, reading.prefill_us):
             rates = [one.rate.ms_per_token for one in feed.ranks if one.rate.ms_per_token is not None]

@@ -53,7 +53,7 @@ class WorkerLoad:
     """The share of the other gateways."""
     busy_since: float = 0.0
     """The last first token of any gateway, or when prefills began to queue; `computed` extrapolates from it."""
-    heard_at: float | None = None
+    read_at: float | None = None
     """When the worker's load feed last reported all of its ranks."""
     clock: Callable[[], float] = time.monotonic
     """Seconds, never backwards."""
@@ -65,9 +65,9 @@ class WorkerLoad:
     _others_estimate: OthersLoad[bytes] = field(default_factory=OthersLoad)
 
     @property
-    def is_heard(self) -> bool:
-        """Whether the worker's load feed is alive; without one the worker's probes report its load."""
-        return self.heard_at is not None and self.clock() - self.heard_at < SILENT_SECONDS
+    def has_load_feed(self) -> bool:
+        """Whether readings of the worker's load feed arrive; without them its probes report its load."""
+        return self.read_at is not None and self.clock() - self.read_at < SILENT_SECONDS
 
     @property
     def all_tokens_queued(self) -> int:
@@ -127,13 +127,13 @@ class WorkerLoad:
 
     def update_from_probe(self, load: EngineLoad | None) -> None:
         """Take over the load that a probe reports, unless the worker has a load feed."""
-        if not self.is_heard:
+        if not self.has_load_feed:
             self._update_external(load, self.clock(), 0.0)
 
     def update_from_feed(self, load: EngineLoad) -> None:
         """Take over the load that the worker's load feed reports for all ranks together."""
-        self.heard_at = self.clock()
-        self._update_external(load, self.heard_at, EXTERNAL_WINDOW_SECONDS)
+        self.read_at = self.clock()
+        self._update_external(load, self.read_at, EXTERNAL_WINDOW_SECONDS)
 
     def _update_external(self, load: EngineLoad | None, now: float, window_seconds: float) -> None:
         self._external_estimate.update(self._beyond_gateways(load), now, window_seconds)

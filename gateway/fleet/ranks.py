@@ -2,12 +2,13 @@
 
     choose      a request goes to a rank; its path counts as held there from now on, so that the next request with
                 the same prefix follows it
-    heard       a rank's load feed reports its load: what this gateway did not send comes on top of what it sent
+    update_from_feed    a rank's load feed reports its load: what this gateway did not send comes on top of what
+                it sent
     stored, removed, cleared    KV events of workers that this gateway follows
     forget      the worker's caches are lost, or it has left the fleet
 
-The prefix index counts a worker as one; what is known here is a hint beside it, each gateway's own, and bounded:
-the least recently used blocks are forgotten first, the ends of paths before their beginnings.
+The prefix index counts a worker as one; the record here is a hint beside it, each gateway's own, and bounded:
+the least recently used blocks are dropped first, the ends of paths before their beginnings.
 """
 
 import math
@@ -63,19 +64,19 @@ class _RankedWorker:
     def __init__(self, ranks: int) -> None:
         self.loads = [DataParallelRankLoad() for _ in range(ranks)]
         self.external = [ExternalLoad() for _ in range(ranks)]
-        self.heard_at = [-math.inf] * ranks
+        self.read_at = [-math.inf] * ranks
         self.holders: OrderedDict[int, int] = OrderedDict()
 
     def all_loads(self, now: float) -> list[DataParallelRankLoad]:
-        """Return each rank's load: what this gateway sent, and what a rank with a live feed has beyond that."""
+        """Return each rank's load: what this gateway sent, and what a rank has beyond that by its feed."""
         return [
             load
-            if now - heard_at >= SILENT_SECONDS
+            if now - read_at >= SILENT_SECONDS
             else DataParallelRankLoad(
                 tokens_queued=load.tokens_queued + external.load.tokens_queued,
                 streams=load.streams + external.load.streams,
             )
-            for load, external, heard_at in zip(self.loads, self.external, self.heard_at, strict=True)
+            for load, external, read_at in zip(self.loads, self.external, self.read_at, strict=True)
         ]
 
     def matched(self, hashes: Hashes) -> list[int]:
@@ -155,7 +156,7 @@ class Ranks:
             own, now = at.loads[rank], self._clock()
             beyond = load.excess_over(own.streams, own.tokens_queued, 0)
             at.external[rank].update(beyond, now, RANK_EXTERNAL_WINDOW_SECONDS)
-            at.heard_at[rank] = now
+            at.read_at[rank] = now
 
     def stored(self, worker: WorkerId, rank: int, hashes: Hashes, ranks: int) -> None:
         """Take over a KV event: the rank holds this path; the worker has `ranks` of them."""

@@ -66,9 +66,9 @@ def _load_gauges(fleet: Fleet, models: Callable[[], frozenset[str]]) -> tuple[Va
         ),
         worker_gauge(
             fleet,
-            "radixgate_worker_load_heard",
+            "radixgate_worker_load_feed_up",
             "Source of the worker's load: 1 if its load feed arrives, 0 if it is probed or not known.",
-            lambda w: w.load.is_heard,
+            lambda w: w.load.has_load_feed,
         ),
     )
 

@@ -108,7 +108,7 @@ async def test_how_busy_a_launched_sglang_is_and_how_fast_it_was_is_heard(worker
     async with finding() as running:
         await is_up(running, worker)
         (one,) = running.here.gateway.fleet
-        await running.until(lambda: one.load.is_heard)
+        await running.until(lambda: one.load.has_load_feed)
         # Requests reach it past the gateway. They overlap, so that there is one of them at every moment until the
         # gateway takes note, which may take longer than one request runs.
         direct = {"model": MODEL, "prompt": "once", "max_tokens": 600, "ignore_eos": True}

@@ -28,7 +28,7 @@ async def test_each_rank_is_followed_and_heard_at_a_port_of_its_own(worker, gate
         assert (one.ranks, len(one.report.events), len(one.report.loads)) == (2, 2, 2)
         events = ports(at for source in one.report.events for at in (source.endpoint, source.replay))
         assert (len(events), listening(events)) == (4, {"127.0.0.1"})
-        await running.until(lambda: one.load.is_heard)
+        await running.until(lambda: one.load.has_load_feed)
         # Each conversation goes on where it began.
         for seed in range(4):
             await ask(running, conversation(seed))

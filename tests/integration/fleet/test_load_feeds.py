@@ -72,10 +72,10 @@ async def test_what_a_worker_publishes_is_heard_and_shown(gateway, tmp_path):
             snapshot = one(running).snapshot(0.0)
             assert (snapshot.streams, snapshot.tokens_queued) == (5, 400)
             async with running.http.get(f"{running.admin}/metrics") as answer:
-                assert 'radixgate_worker_load_heard{worker="w0"} 1.0' in await answer.text()
+                assert 'radixgate_worker_load_feed_up{worker="w0"} 1.0' in await answer.text()
             operator = {"Authorization": "Bearer 7be41c0d9a5f4e3288c6d1b0f7a9e253"}
             async with running.http.get(f"{running.admin}/admin/v1/workers", headers=operator) as answer:
-                assert (await answer.json())["data"][0]["load_heard"] is True
+                assert (await answer.json())["data"][0]["load_feed_up"] is True
 
 
 async def test_a_worker_whose_feed_falls_silent_is_asked(gateway, monkeypatch):
@@ -84,7 +84,7 @@ async def test_a_worker_whose_feed_falls_silent_is_asked(gateway, monkeypatch):
         async with gateway(worker) as running:
             await running.until(lambda: one(running).load.external.streams == 5)
             tasks[0].cancel()
-            await running.until(lambda: not one(running).load.is_heard)
+            await running.until(lambda: not one(running).load.has_load_feed)
             # Nothing is heard, and this worker has no /v1/loads.
             await running.until(lambda: one(running).load.external.streams == 0)
 
@@ -92,7 +92,7 @@ async def test_a_worker_whose_feed_falls_silent_is_asked(gateway, monkeypatch):
 async def test_a_request_goes_past_the_rank_that_others_keep_busy(gateway):
     async with publishing({}, {}) as (worker, ranks, _):
         async with gateway(worker) as running:
-            await running.until(lambda: one(running).load.is_heard)
+            await running.until(lambda: one(running).load.has_load_feed)
             async with running.chat(LONG) as answer:
                 assert answer.status == 200
             home = worker.seen[0].body["routed_dp_rank"]
@@ -109,7 +109,7 @@ async def test_a_worker_begins_with_the_speed_that_its_engine_says_it_had(gatewa
     told = {"prefilled": 4 * TOKENS_ENOUGH, "prefill_us": 4 * TOKENS_ENOUGH * 25}
     async with publishing(told) as (worker, _, _):
         async with gateway(worker) as running:
-            await running.until(lambda: one(running).load.is_heard)
+            await running.until(lambda: one(running).load.has_load_feed)
             assert one(running).speed.ms_per_token == 0.025
 
 
@@ -119,25 +119,25 @@ async def test_the_settings_say_where_a_worker_publishes_or_that_nobody_listens(
         at = {"endpoint": f"tcp://*:{said[0].publisher.port}"}
         entry = {"id": "w0", "kind": "sglang", "url": worker.url}
         async with gateway(workers=json.dumps([{**entry, "load_feed": at}])) as running:
-            await running.until(lambda: one(running).load.is_heard)
+            await running.until(lambda: one(running).load.has_load_feed)
         worker.info = {"kv_events": {"load_endpoint_port_base": said[0].publisher.port, "dp_size": 1}}
         async with gateway(workers=json.dumps([{**entry, "load_feed": "off"}])) as running:
             await running.until(lambda: one(running).reported)
             assert one(running).report.loads
             await running.until(lambda: one(running).health.state.value == "up")
-            assert not one(running).load.is_heard
+            assert not one(running).load.has_load_feed
 
 
 async def test_workers_beyond_the_bound_are_asked_and_the_log_says_so_once(gateway, monkeypatch, caplog):
     monkeypatch.setattr(feeds_module, "SUBSCRIBERS_MAX", 1)
     async with publishing({"running": 2}) as (worker, _, _), publishing({}, {}) as (other, _, _):
         async with gateway(worker, other) as running:
-            await running.until(lambda: one(running).load.is_heard)
+            await running.until(lambda: one(running).load.has_load_feed)
             beyond = running.here.gateway.fleet["w1"]
             await running.until(lambda: beyond.reported)
             for _ in range(3):
                 await running.here.gateway.fleet.probe(beyond)
-            assert not beyond.load.is_heard
+            assert not beyond.load.has_load_feed
     assert [line for line in caplog.messages if "load feeds are listened to" in line] == [
         "the load of worker w1 is known from its probes alone: 1 load feeds are listened to already"
     ]
@@ -149,10 +149,12 @@ async def test_a_worker_that_leaves_is_not_listened_to_any_more(gateway, tmp_pat
         listed.write_text(json.dumps([{"id": "w0", "kind": "sglang", "url": worker.url}]))
         found = json.dumps([{"kind": "file", "name": str(listed), "every_seconds": 0.1}])
         async with gateway(discovery=found) as running:
-            await running.until(lambda: "w0" in running.here.gateway.fleet and one(running).load.is_heard)
+            await running.until(
+                lambda: "w0" in running.here.gateway.fleet and one(running).load.has_load_feed
+            )
             leaving = one(running)
             listed.write_text("[]")
             await running.until(lambda: "w0" not in running.here.gateway.fleet)
-            heard_at = leaving.load.heard_at
+            read_at = leaving.load.read_at
             await asyncio.sleep(0.3)
-            assert leaving.load.heard_at == heard_at
+            assert leaving.load.read_at == read_at

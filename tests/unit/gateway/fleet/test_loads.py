@@ -87,13 +87,13 @@ def test_a_worker_is_believed_when_it_is_asked_only_while_its_feed_is_silent(loa
         clock.advance(1.0)
     load.update_from_probe(EngineLoad(streams=7))
     load.update_from_probe(EngineLoad(streams=7))
-    assert (load.is_heard, load.external.streams) == (True, 2)
+    assert (load.has_load_feed, load.external.streams) == (True, 2)
     clock.advance(SILENT_SECONDS)
     load.update_from_probe(EngineLoad(streams=7))
     load.update_from_probe(EngineLoad(streams=7))
-    assert (load.is_heard, load.external.streams) == (False, 7)
+    assert (load.has_load_feed, load.external.streams) == (False, 7)
     load.update_from_feed(EngineLoad(streams=1))
-    assert (load.is_heard, load.external.streams) == (True, 1)
+    assert (load.has_load_feed, load.external.streams) == (True, 1)
 
 
 def test_a_place_counts_from_entering_to_leaving_and_leaves_once():
