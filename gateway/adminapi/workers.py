@@ -38,8 +38,8 @@ class WorkerShown(msgspec.Struct, kw_only=True):
     `found`: where the worker is configured: the settings, or a discovery source. `state`: up, suspect, down,
     draining, asleep. `circuit`: open while its requests fail although its probes succeed, trial while one request
     is tried. `trouble`: why its last probe failed. `streams`, `tokens_queued` and `kv_tokens` are those of all
-    gateways. `slots`: requests that its engine runs at a time, by the settings or its report. `load_feed_up`: whether
-    a load feed of the worker is received.
+    gateways. `slots`: requests that its engine runs at a time, by the settings or its report. `load_feed_up`:
+    whether a load feed of the worker is received.
     """
 
     id: str

@@ -115,7 +115,7 @@ class CellLoads:
         self._windows = windows
         self._homes = homes
         self._clock = clock
-        self._heard_at = clock()
+        self._reply_at = clock()
         self._away = False
 
     async def run(self) -> None:
@@ -150,7 +150,7 @@ class CellLoads:
         arguments: list[CommandArgument] = [self._cell, self._queue.gateway, LEASE_MS]
         arguments.append(encode_report(own, self._fleet))
         answer = await self._scripts.call(_SHARE, [self._key], arguments)
-        self._heard_at, self._away = self._clock(), False
+        self._reply_at, self._away = self._clock(), False
         return [decode_report(cast(bytes, text)) for text in answer] if isinstance(answer, list) else None
 
     def _window_of_queue(self, queue: str) -> int:
@@ -190,7 +190,7 @@ class CellLoads:
 
     async def _forget_others(self, err: RedisDown) -> None:
         """Stop counting the loads of the other cells, once their leases must have ended."""
-        if self._away or self._clock() - self._heard_at < LEASE_MS / 1000:
+        if self._away or self._clock() - self._reply_at < LEASE_MS / 1000:
             return
         self._away = True
         log.warning("the loads of other cells are not known: %s", err)

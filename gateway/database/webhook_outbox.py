@@ -75,10 +75,10 @@ class Outbox:
             return [dict(row) for row in (await connection.execute(claiming)).mappings()]
 
     async def store_outcome(
-        self, event: Mapping[str, Any], *, said: str, due_ms: int | None, ended_ms: int | None
+        self, event: Mapping[str, Any], *, outcome: str, due_ms: int | None, ended_ms: int | None
     ) -> None:
         """Store the outcome of an attempt: the event is due again, or has ended."""
         this = (outbox.c.id == event["id"]) & (outbox.c.hook == event["hook"])
-        values = {"said": said[:200], "due_ms": due_ms, "ended_ms": ended_ms}
+        values = {"said": outcome[:200], "due_ms": due_ms, "ended_ms": ended_ms}
         async with self.database.begin() as connection:
             await connection.execute(update(outbox).where(this).values(values))

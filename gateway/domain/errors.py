@@ -649,8 +649,8 @@ class WorkerError(GatewayError):
     status, code, type = 502, "worker_error", "server_error"
 
     def __init__(self, reported: str = "") -> None:
-        said = f"The worker failed on this request: {reported}"
-        super().__init__(said if reported else "No worker could answer the request.")
+        message = f"The worker failed on this request: {reported}"
+        super().__init__(message if reported else "No worker could answer the request.")
 
 
 class RefusedByWorker(GatewayError):

@@ -1,11 +1,10 @@
 """The data-parallel ranks of workers: the blocks and the work under way of each, as far as this gateway knows.
 
-    choose      a request goes to a rank; its path counts as held there from now on, so that the next request with
-                the same prefix follows it
-    update_from_feed    a rank's load feed reports its load: what this gateway did not send comes on top of what
-                it sent
+    choose              a request goes to a rank; its path counts as held there from now on, so that the next
+                        request with the same prefix follows it
+    update_from_feed    a rank's load feed reports its load: what this gateway did not send is added to what it sent
     stored, removed, cleared    KV events of workers that this gateway follows
-    forget      the worker's caches are lost, or it has left the fleet
+    forget              the worker's caches are lost, or it has left the fleet
 
 The prefix index counts a worker as one; the record here is a hint beside it, each gateway's own, and bounded:
 the least recently used blocks are dropped first, the ends of paths before their beginnings.

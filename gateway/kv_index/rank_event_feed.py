@@ -23,7 +23,7 @@ class RankEventFeed:
     task: "asyncio.Task[None] | None" = None
     caught_up: bool = False
     """Whether the replay of earlier events is done."""
-    heard_from_start: bool = False
+    complete_from_start: bool = False
     """Whether every event since the engine started, or since its cache was last empty, was received."""
     batches: int = 0
     losses: int = 0
@@ -39,7 +39,7 @@ class RankEventFeed:
     @property
     def trusted(self) -> bool:
         """Whether the events that arrived cover everything that the worker holds."""
-        return self.heard_from_start and self.follower.covers_all
+        return self.complete_from_start and self.follower.covers_all
 
 
 class RankObserver(Protocol):

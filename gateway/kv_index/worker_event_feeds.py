@@ -113,7 +113,7 @@ class WorkerEventFeeds:
         """How much of the worker's cache the events cover, for other gateways."""
         found = FeedState.WHOLE if self.whole else FeedState.NOTHING
         if any(
-            feed.batches and not feed.heard_from_start and feed.follower.covers_all for feed in self.feeds
+            feed.batches and not feed.complete_from_start and feed.follower.covers_all for feed in self.feeds
         ):
             found |= FeedState.UNCERTAIN
         if any(feed.follower.hybrid for feed in self.feeds):
@@ -269,7 +269,7 @@ class WorkerEventFeeds:
 
     async def _apply(self, feed: RankEventFeed, batch: EventBatch) -> None:
         if feed.batches == 0 or batch.sequence == 0:
-            feed.heard_from_start = batch.sequence == 0
+            feed.complete_from_start = batch.sequence == 0
         feed.lag_seconds = max(0.0, self.context.wall_clock() - batch.at)
         covered_all = feed.follower.covers_all
         yielder = LoopYielder(pauses=True)
@@ -310,7 +310,7 @@ class WorkerEventFeeds:
 
     def _on_cleared(self, feed: RankEventFeed) -> None:
         feed.follower.clear()
-        feed.heard_from_start = True
+        feed.complete_from_start = True
         self.context.ranks.cleared(self.worker, feed.rank)
         if feed.caught_up and self.writes:
             self.synced_tenure = None
@@ -318,7 +318,7 @@ class WorkerEventFeeds:
 
     def _on_lost(self, feed: RankEventFeed) -> None:
         """Note that events of a rank are lost, or may be: from now on they do not cover the whole cache."""
-        feed.heard_from_start = False
+        feed.complete_from_start = False
         feed.losses += feed.batches > 0
 
     # Reconciling.

@@ -107,11 +107,11 @@ class Webhooks:
             limit=AT_ONCE,
         )
         try:
-            said = await asyncio.gather(*(self._attempt(http, event) for event in claimed))
+            outcomes = await asyncio.gather(*(self._attempt(http, event) for event in claimed))
         except asyncio.CancelledError:
             await self._give_back(claimed)
             raise
-        for event, (status, words) in zip(claimed, said, strict=True):
+        for event, (status, words) in zip(claimed, outcomes, strict=True):
             await self._store_outcome(event, status, words)
         return bool(claimed)
 
@@ -120,7 +120,7 @@ class Webhooks:
         with suppress(DatabaseDown, DatabaseConflict):
             for event in claimed:
                 due_ms = round(self._wall() * 1000)
-                await self._outbox.store_outcome(event, said="interrupted", due_ms=due_ms, ended_ms=None)
+                await self._outbox.store_outcome(event, outcome="interrupted", due_ms=due_ms, ended_ms=None)
 
     async def _attempt(self, http: aiohttp.ClientSession, event: Mapping[str, Any]) -> tuple[int, str]:
         """Return the status of an attempt (0 without an answer) and a text that describes it."""
@@ -140,7 +140,7 @@ class Webhooks:
         now_ms, tried = round(self._wall() * 1000), event["attempts"]
         if 200 <= status < 300:
             self.delivered += 1
-            await self._outbox.store_outcome(event, said=words, due_ms=None, ended_ms=now_ms)
+            await self._outbox.store_outcome(event, outcome=words, due_ms=None, ended_ms=now_ms)
             return
         self.failed += 1
         if status == GONE or tried > len(self._again):
@@ -148,7 +148,7 @@ class Webhooks:
                 "webhook %s: event %s is given up after %d attempts: %s",
                 *(event["hook"], event["id"], tried, words),
             )
-            await self._outbox.store_outcome(event, said=words, due_ms=None, ended_ms=now_ms)
+            await self._outbox.store_outcome(event, outcome=words, due_ms=None, ended_ms=now_ms)
             return
         # Spread out, so that a receiver that was unreachable for a day does not get all events at once.
         seconds = self._again[tried - 1] * random.uniform(0.9, 1.1)
@@ -157,5 +157,5 @@ class Webhooks:
             *(event["hook"], event["id"], words, seconds),
         )
         await self._outbox.store_outcome(
-            event, said=words, due_ms=now_ms + round(seconds * 1000), ended_ms=None
+            event, outcome=words, due_ms=now_ms + round(seconds * 1000), ended_ms=None
         )

@@ -94,7 +94,7 @@ class FleetCosts:
     lease_bytes_per_gateway: float = 30.0
     """A second, to each gateway process for each other one of all cells: the list of those that are alive."""
 
-    told_bytes_per_worker: float = 500.0
+    published_bytes_per_worker: float = 500.0
     """A second, from each cell to each other one for each of its busy workers: ten reports of about 50 bytes.
     Calculated, not counted.
     """

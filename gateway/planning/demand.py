@@ -54,7 +54,7 @@ class FleetLayout:
     """Primaries of the Redis that several deployments share, for quotas."""
 
     @property
-    def asks_for_turns(self) -> bool:
+    def queue_in_redis(self) -> bool:
         """Whether the queue is in Redis: not for a gateway process that is alone."""
         return self.members > 1 or self.deployments > 1
 

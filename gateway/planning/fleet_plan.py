@@ -78,9 +78,9 @@ def _with_idle(
     workers, models = demand.workers, demand.models
     members = layout.members
     tips = (members - layout.followers) * costs.tip_commands
-    loads = workers * costs.idle_bytes_out_per_worker if layout.asks_for_turns else 0.0
+    loads = workers * costs.idle_bytes_out_per_worker if layout.queue_in_redis else 0.0
     joins = visits = 0.0
-    if layout.asks_for_turns and layout.primaries > 1:
+    if layout.queue_in_redis and layout.primaries > 1:
         queue_shards = min(layout.tenant_shards * models, QUEUE_SHARDS)
         joins = members * queue_shards * costs.idle_commands_per_queue_shard
         visits = queue_shards * costs.visit_commands if layout.tenant_shards > 1 else 0.0
@@ -110,7 +110,7 @@ def _redis_parts(
     idle_commands = second.commands - demand.requests_per_second * request.commands
     idle_us = busiest * idle_commands * costs.redis_us_per_command
     remedy = "more primaries"
-    if shares.queue > 1.2 / layout.primaries and layout.asks_for_turns and layout.primaries > 1:
+    if shares.queue > 1.2 / layout.primaries and layout.queue_in_redis and layout.primaries > 1:
         remedy += ", or the tenants of its largest models in more shards (queueing.tenant_shards)"
     yield PartLoad(
         name="CPU of the busiest Redis primary",
@@ -176,11 +176,13 @@ def shared_parts(
         unit="cores",
         remedy="more primaries of the Redis that all deployments share",
     )
-    told = layout.deployments * (layout.deployments - 1) * demand.workers * costs.told_bytes_per_worker
-    told += members * members * costs.lease_bytes_per_gateway
+    published = (
+        layout.deployments * (layout.deployments - 1) * demand.workers * costs.published_bytes_per_worker
+    )
+    published += members * members * costs.lease_bytes_per_gateway
     yield PartLoad(
         name="network of the Redis that all share",
-        used=told + busiest * demand.requests_per_second * (request.bytes_in + request.bytes_out),
+        used=published + busiest * demand.requests_per_second * (request.bytes_in + request.bytes_out),
         bound=machines.network_bytes_per_second * machines.used_max,
         unit="bytes/s",
         remedy="fewer, larger deployments",

@@ -57,7 +57,7 @@ def busiest_shares(demand: FleetDemand, layout: FleetLayout, costs: FleetCosts) 
     parts = [(index, costs.index)]
     if layout.deployments == 1:
         parts.append((quotas, costs.quotas))
-    if layout.asks_for_turns:
+    if layout.queue_in_redis:
         asking = 1.0 if layout.deployments > 1 else demand.asking
         parts.append((queue, queue_costs(costs, asking)))
     commands = sum(share * part.commands for share, part in parts) / sum(part.commands for _, part in parts)

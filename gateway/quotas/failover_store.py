@@ -97,7 +97,7 @@ class FailoverQuotaStore:
         self._granted_locally: dict[str, Reservation] = {}
         self._unsettled: deque[tuple[Lease, Cost | None]] = deque(maxlen=UNSETTLED_MAX)
         """Leases to be ended in the shared store, with their actual costs; None: to be released."""
-        self._unheard: deque[Lease] = deque(maxlen=UNSETTLED_MAX)
+        self._unanswered: deque[Lease] = deque(maxlen=UNSETTLED_MAX)
         """Decisions of the shared store whose answer never came."""
         self.local_decisions = 0
 
@@ -114,7 +114,7 @@ class FailoverQuotaStore:
                 decision = await self._shared.reserve(reservation, urgent=urgent)
             except QuotaStoreUnavailable as err:
                 self.availability.count_failure(err, asked_at)
-                self._unheard.append(Lease(reservation=reservation))
+                self._unanswered.append(Lease(reservation=reservation))
             else:
                 self.availability.failures = 0
                 self._remember(reservation, decision.limit_statuses)
@@ -176,7 +176,7 @@ class FailoverQuotaStore:
         except QuotaStoreUnavailable as err:
             for lease, actual in ended:
                 self._keep(lease, actual)
-            self._unheard.extend(Lease(reservation=reservation) for reservation in ahead)
+            self._unanswered.extend(Lease(reservation=reservation) for reservation in ahead)
             self.availability.count_failure(err, asked_at)
             return GrantedAhead()
         self.availability.failures = 0
@@ -207,7 +207,7 @@ class FailoverQuotaStore:
             await asyncio.sleep(PING_SECONDS)
             # Also once the shared store is back: requests come to this one only while it is away.
             self._local.sweep()
-            idle = not self.availability.away and not self._unsettled and not self._unheard
+            idle = not self.availability.away and not self._unsettled and not self._unanswered
             if idle and self._clock() - pinged_at < IDLE_PING_SECONDS:
                 continue
             pinged_at = self._clock()
@@ -227,13 +227,13 @@ class FailoverQuotaStore:
 
     async def _settle_left_over(self) -> None:
         """Send the shared store what could not be sent while Redis was away."""
-        for _ in range(0, len(self._unheard), SETTLED_AT_ONCE_MAX):
-            unheard = _taken_from(self._unheard)
-            releases = [self._shared.release(lease) for lease in unheard]
+        for _ in range(0, len(self._unanswered), SETTLED_AT_ONCE_MAX):
+            unanswered = _taken_from(self._unanswered)
+            releases = [self._shared.release(lease) for lease in unanswered]
             results = await asyncio.gather(*releases, return_exceptions=True)
-            self._unheard.extend(
+            self._unanswered.extend(
                 lease
-                for lease, result in zip(unheard, results, strict=True)
+                for lease, result in zip(unanswered, results, strict=True)
                 if isinstance(result, QuotaStoreUnavailable)
             )
         for _ in range(0, len(self._unsettled), SETTLED_AT_ONCE_MAX):

@@ -103,12 +103,12 @@ class TokenVerifier:
     def _claimed(self, token: str) -> tuple[Issuer[TenantIssuerSettings], Mapping[str, Any]] | None:
         """Return the issuer that the token claims, and its header, neither of them verified yet."""
         try:
-            said = jwt.decode_complete(token, options={"verify_signature": False})
+            decoded = jwt.decode_complete(token, options={"verify_signature": False})
         except (PyJWTError, RecursionError, ValueError):
             return None
-        name = said["payload"].get("iss")
+        name = decoded["payload"].get("iss")
         issuer = self._issuers.get(name) if isinstance(name, str) else None
-        return (issuer, said["header"]) if issuer is not None else None
+        return (issuer, decoded["header"]) if issuer is not None else None
 
 
 def _identity(issuer: Issuer[TenantIssuerSettings], claims: Mapping[str, Any]) -> TokenIdentity:

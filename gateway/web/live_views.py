@@ -110,7 +110,7 @@ class LiveViews:
         response = web.StreamResponse(headers={**SECURITY_HEADERS, "x-accel-buffering": "no"})
         response.content_type, response.charset = EVENT_STREAM, "utf-8"
         await response.prepare(http)
-        began = said = time.monotonic()
+        began = sent_at = time.monotonic()
         with suppress(ConnectionResetError, TimeoutError):  # The client has left, or reads nothing.
             await _write(response, RETRY + _event(body))
             while not self._closing.is_set() and time.monotonic() - began < STREAM_SECONDS_MAX:
@@ -126,11 +126,11 @@ class LiveViews:
                     break
                 if body != before:
                     await _write(response, _event(body))
-                elif time.monotonic() - said < SILENCE_SECONDS_MAX:
+                elif time.monotonic() - sent_at < SILENCE_SECONDS_MAX:
                     continue
                 else:
                     await _write(response, b":\n\n")
-                said = time.monotonic()
+                sent_at = time.monotonic()
         return response
 
 

@@ -1,7 +1,7 @@
 """Subscribes to sharded channels on the servers that have them, with one connection to each such server.
 
-A channel is unheard while it has no subscription: at first, after a lost connection, and after its slot has moved.
-`subscribe` finds the server of each unheard channel and subscribes there.
+A channel is unsubscribed at first, after a lost connection, and after its slot has moved.
+`subscribe` finds the server of each unsubscribed channel and subscribes there.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class ShardedSubscriber:
         redis: Finds the servers.
         channels: The channels to subscribe to.
         on_message: Gets the channel and the message.
-        on_channels_lost: Called when channels have become unheard.
+        on_channels_lost: Called when channels have become unsubscribed.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ShardedSubscriber:
         on_message: Callable[[bytes, bytes], None],
         on_channels_lost: Callable[[], None],
     ) -> None:
-        self.unheard = set(channels)
+        self.unsubscribed = set(channels)
         self._redis = redis
         self._on_message = on_message
         self._on_channels_lost = on_channels_lost
@@ -54,24 +54,24 @@ class ShardedSubscriber:
         self._trouble = ""
 
     async def subscribe(self) -> None:
-        """Subscribe to the unheard channels; those without a server stay unheard.
+        """Subscribe to the unsubscribed channels; those without a server stay unsubscribed.
 
         Raises ConnectionLost if no connection could be opened.
         """
         refresh = bool(self._subscriptions)
         try:
             async with asyncio.timeout(SUBSCRIBE_SECONDS_MAX):
-                while self.unheard:  # Slots may move meanwhile.
-                    found = await self._redis.addresses_of(self.unheard, refresh=refresh)
+                while self.unsubscribed:  # Slots may move meanwhile.
+                    found = await self._redis.addresses_of(self.unsubscribed, refresh=refresh)
                     opened = await asyncio.gather(*(self._listen(*each) for each in found))
                     await self._wait_for_confirmations()
                     refresh = True
-                    if not self.unheard or not any(opened):
+                    if not self.unsubscribed or not any(opened):
                         break
                     await asyncio.sleep(PAUSE_SECONDS)
         except (TimeoutError, RedisDown) as err:
             self._trouble = str(err) or "no server confirmed the subscriptions in time"
-        self.unheard |= self._requested
+        self.unsubscribed |= self._requested
         self._requested.clear()
         if not self._subscriptions:
             raise ConnectionLost(self._trouble or "no server has any of the channels")
@@ -107,7 +107,7 @@ class ShardedSubscriber:
             subscription = self._subscriptions[name] = _Subscription(connection)
         subscription.channels.update(channels)
         self._requested.update(channels)
-        self.unheard.difference_update(channels)
+        self.unsubscribed.difference_update(channels)
         for channel in channels:  # One by one: the channels of a command must be of one slot.
             subscription.connection.send(["SSUBSCRIBE", channel])
         return True
@@ -154,7 +154,7 @@ class ShardedSubscriber:
         """Record that the server of this connection no longer sends these channels."""
         subscription.channels -= channels
         self._requested -= channels
-        self.unheard |= channels
+        self.unsubscribed |= channels
         self._confirmed.set()
         if not subscription.channels:
             self._drop(name)
@@ -171,6 +171,6 @@ class ShardedSubscriber:
         subscription.connection.close()
         if subscription.channels:
             self._requested -= subscription.channels
-            self.unheard |= subscription.channels
+            self.unsubscribed |= subscription.channels
             self._confirmed.set()
             self._on_channels_lost()

@@ -88,8 +88,8 @@ class ReplicaReader:
         self._registry_tip = b""
         self._inbox: deque[tuple[int, int, bytes]] = deque()
         self._inbox_bytes = 0
-        self._messages_heard = 0
-        self._heard_before_read: dict[int, int] = {}
+        self._messages_received = 0
+        self._received_before_read: dict[int, int] = {}
         """By shard: the messages received before it was last read, whose changes are in what was read."""
         self._lagging: dict[int, tuple[tuple[bytes, int], int]] = {}
         """By lagging shard: its position in Redis when the lag was noticed, and the messages received by then."""
@@ -144,14 +144,14 @@ class ReplicaReader:
         Returns whether shards are left without a subscription, or unread. Raises RedisDown, ConnectionLost.
         """
         subscriber.check_connections()
-        at_once = at_once or bool(subscriber.unheard)
+        at_once = at_once or bool(subscriber.unsubscribed)
         await subscriber.subscribe()
         unread = await self._compare(at_once=at_once)
-        unheard = {self._shard_of_channel[channel] for channel in subscriber.unheard}
-        self._note_lost_shards(unheard, unread)
+        unsubscribed = {self._shard_of_channel[channel] for channel in subscriber.unsubscribed}
+        self._note_lost_shards(unsubscribed, unread)
         self.ready.set()
         self._checked(self.lost_shards)
-        return bool(unheard or unread)
+        return bool(unsubscribed or unread)
 
     async def _apply_messages(self, timer: "_ComparisonTimer") -> None:
         """Apply the messages that have come, until the next comparison is due."""
@@ -159,28 +159,28 @@ class ReplicaReader:
         while self._inbox and not timer.due:
             message, number, data = self._inbox.popleft()
             self._inbox_bytes -= len(data)
-            if message > self._heard_before_read.get(number, 0):
+            if message > self._received_before_read.get(number, 0):
                 await self._apply_message(number, LogEntry.decode(data))
             await yielder.yield_if_due()
 
-    def _note_lost_shards(self, unheard: set[int], unread: list[int]) -> None:
+    def _note_lost_shards(self, unsubscribed: set[int], unread: list[int]) -> None:
         """Record and log the shards that cannot be followed while the others are."""
-        whole = not unheard and not unread
+        whole = not unsubscribed and not unread
         if whole and not self.up:
             log.info("the prefix index follows all shards in Redis")
         elif not whole and (self.up or not self.ready.is_set()):
             log.warning(
                 "the prefix index answers for some of its shards from its replica in memory: "
                 "%d without a subscription, %d not readable",
-                len(unheard),
+                len(unsubscribed),
                 len(unread),
             )
-        self.lost_shards = unheard.union(unread)
+        self.lost_shards = unsubscribed.union(unread)
 
     def _on_message(self, channel: bytes, data: bytes) -> None:
         """Keep a message until it is applied; the oldest are dropped beyond INBOX_MAX and INBOX_BYTES_MAX."""
-        self._messages_heard += 1
-        self._inbox.append((self._messages_heard, self._shard_of_channel[channel], data))
+        self._messages_received += 1
+        self._inbox.append((self._messages_received, self._shard_of_channel[channel], data))
         self._inbox_bytes += len(data)
         while len(self._inbox) > INBOX_MAX or self._inbox_bytes > INBOX_BYTES_MAX:
             # The dropped message is noticed as a gap, and its entry is read from the log.
@@ -257,7 +257,7 @@ class ReplicaReader:
                 return False
             if position == position_then or sequence < position_then[1]:
                 return True
-        self._lagging[shard] = position, self._messages_heard
+        self._lagging[shard] = position, self._messages_received
         return False
 
     async def _read_registry(self) -> None:
@@ -273,9 +273,9 @@ class ReplicaReader:
 
     async def _recover(self, number: int, position: tuple[bytes, int] | None = None) -> None:
         """Bring a shard up to date from its log if that reaches back far enough, else from a snapshot."""
-        heard = self._messages_heard
+        received = self._messages_received
         await self._read_missed(number, position)
-        self._heard_before_read[number] = heard
+        self._received_before_read[number] = received
 
     async def _read_missed(self, number: int, position: tuple[bytes, int] | None) -> None:
         """Read what a shard lacks up to its position in Redis, or all of it; None: read the position first."""

@@ -135,7 +135,7 @@ async def test_a_gateway_that_comes_later_is_told_what_was_before(gateway, engin
         pages = len(feed_of(first).follower)
     async with gateway(engine, kind=engine.kind, **model_of(engine.page_size)) as second:
         await heard(second)
-        assert feed_of(second).heard_from_start
+        assert feed_of(second).complete_from_start
         assert len(feed_of(second).follower) == pages == held(second)
         predicted, reported = await foretold(second, conversation(1))
         assert predicted == reported > 0

@@ -52,10 +52,10 @@ class LoadPublisher:
         self._socket.send_multipart([b"load", self._number.to_bytes(8, "big"), payload])
         self._number += 1
 
-    async def until_heard(self, heard: Callable[[], object], reading: Sequence[Any]) -> None:
-        """Publish the load report again and again until `heard` says that it was received."""
+    async def until_received(self, received: Callable[[], object], reading: Sequence[Any]) -> None:
+        """Publish the load report repeatedly until `received` returns true."""
         async with asyncio.timeout(60):
-            while not heard():
+            while not received():
                 self.publish(reading)
                 await asyncio.sleep(0.02)
 

@@ -177,7 +177,7 @@ async def test_a_gateway_that_comes_later_is_told_what_was_before(gateway, small
         pages = len(feed_of(first).follower)
     async with gateway(small, kind="embedded", **model_settings) as second:
         await heard(second)
-        assert feed_of(second).heard_from_start
+        assert feed_of(second).complete_from_start
         assert len(feed_of(second).follower) == pages == held(second)
 
 

@@ -59,13 +59,13 @@ def publisher():
 
 async def joined(publisher, listening):
     """A subscriber that has just connected misses the first load reports."""
-    await publisher.until_heard(lambda: listening.heard, stat(running=1))
+    await publisher.until_received(lambda: listening.heard, stat(running=1))
 
 
 async def test_a_reading_is_heard_with_all_that_it_says(publisher, listen):
     listening = listen(publisher.endpoint)
     told = stat(running=3, waiting=2, kv=700, waiting_uncached=90, prefilled=5000, prefill_us=2500)
-    await publisher.until_heard(lambda: listening.heard, told)
+    await publisher.until_received(lambda: listening.heard, told)
     heard = listening.heard[-1]
     assert heard.load == EngineLoad(streams=5, tokens_queued=90, kv_tokens=700)
     assert (heard.prefilled_tokens, heard.prefill_us) == (5000, 2500)
@@ -116,7 +116,7 @@ async def test_an_engine_that_comes_back_is_heard_again(publisher, listen):
     await joined(publisher, listening)
     publisher.close()
     with LoadPublisher(publisher.port) as again:
-        await again.until_heard(lambda: [h for h in listening.heard if h.running == 9], stat(running=9))
+        await again.until_received(lambda: [h for h in listening.heard if h.running == 9], stat(running=9))
 
 
 async def test_a_peer_that_spoke_nonsense_is_connected_to_anew_after_a_silence(listen, monkeypatch):
