@@ -24,7 +24,7 @@ from gateway.queueing.received_work import ReceivedWork
 from gateway.queueing.room_counters import RoomCounters
 from gateway.queueing.room_occupancy import RoomOccupancy
 from gateway.queueing.room_rules import RoomRules, WaitEnd
-from gateway.queueing.shared.turn_requests import AskAnew
+from gateway.queueing.shared.turn_requests import TurnLost
 from gateway.queueing.turn_giving import TurnGiving
 from gateway.queueing.waiters import Placed, Waiter
 from policies.admission.closed_workers import ClosedWorkers
@@ -140,7 +140,7 @@ class WaitingRoom(Generic[Placed]):
     ) -> Placed:
         """Return a placement in the ticket's turn; `estimate`: see Waiter.
 
-        Raises TenantQueueFull, Overloaded, AdmissionTimeout, AskAnew, and what `wait_end` and `place` raise.
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, TurnLost, and what `wait_end` and `place` raise.
         """
         with self._occupancy.taken(ticket, self.retry_after):
             waiter = Waiter(ticket, place, asyncio.get_running_loop().create_future(), estimate)
@@ -221,8 +221,8 @@ class WaitingRoom(Generic[Placed]):
         return totals, tenants
 
     def move(self) -> None:
-        """End all waits with AskAnew: the queue has moved, and the requests enter it again."""
-        self.close(AskAnew())
+        """End all waits with TurnLost: the queue has moved, and the requests enter it again."""
+        self.close(TurnLost())
 
     def adopt(self, tenant: str, virtual_time: float, finish: float) -> None:
         """Take over a tenant's tag from the queue of all gateways; see RoomCounters."""

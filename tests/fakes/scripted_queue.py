@@ -9,7 +9,7 @@ import msgspec
 from gateway.domain.errors import NoWorker
 from gateway.queueing.shared.local_placements import LocalPlacements
 from gateway.queueing.shared.queue_messages import SharedPlacement, SharedRoute, SharedTicket
-from gateway.queueing.shared.turn_requests import AskAnew
+from gateway.queueing.shared.turn_requests import TurnLost
 from policies.queueing.protocol import Ticket
 from radix_cache.match import WorkerId
 
@@ -71,7 +71,7 @@ class ScriptedQueue:
         waits: Callable[[], None],
     ) -> SharedPlacement:
         if not self.shared:
-            raise AskAnew
+            raise TurnLost
         self._members.add(shared.id)
         placed = None
         try:

@@ -13,7 +13,7 @@ from gateway.queueing.queued_request import with_estimate
 from gateway.queueing.shared.queue_messages import SharedRoute, SharedTicket
 from gateway.queueing.shared.queue_store import ROUTES_MAX
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.shared.turn_requests import AskAnew
+from gateway.queueing.shared.turn_requests import TurnLost
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision
 from policies.queueing.protocol import Ticket
@@ -54,8 +54,8 @@ class SharedTurnPlacements:
     ) -> Placement:
         """Return a placement in the request's turn.
 
-        `decision`: the ranking as of this moment. `waits` is called when the request begins to wait. Raises AskAnew
-        where the turns are given elsewhere by now, NoWorker, and what TtftTargets.check raises.
+        `decision`: the ranking as of this moment. `waits` is called when the request begins to wait. Raises
+        TurnLost where the turns are given elsewhere by now, NoWorker, and what TtftTargets.check raises.
         """
         known: dict[WorkerId, Route] = {}
         assert pending.ticket is not None
@@ -87,10 +87,10 @@ class SharedTurnPlacements:
         try:
             # The turn was asked for when all of these workers were in the fleet.
             if not in_fleet(self._fleet, route):
-                raise AskAnew
+                raise TurnLost
             left = tuple(each for each in decision.routes if in_fleet(self._fleet, each))
             self._targets.check(pending, left, self._rooms.of(pending.queue_name))
-        except (GatewayError, Demoted, AskAnew):
+        except (GatewayError, Demoted, TurnLost):
             self._queue.leave(shared, -shared.cost)
             raise
         self._ranking.router.compare_with_shadow(decision)

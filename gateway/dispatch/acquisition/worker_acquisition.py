@@ -34,7 +34,7 @@ from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.queued_request import QueuedRequest, with_estimate
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.shared.turn_requests import AskAnew
+from gateway.queueing.shared.turn_requests import TurnLost
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision, Router
@@ -112,8 +112,8 @@ class WorkerAcquisition:
         while True:
             try:
                 return await self._take_turn(pending)
-            except AskAnew:
-                continue  # The queue has moved, between this gateway and Redis.
+            except TurnLost:
+                continue  # The request enters the queue again.
             except OverflowDue:
                 placement = await self.providers.place(pending, "no worker here had room in time")
                 if placement is not None:

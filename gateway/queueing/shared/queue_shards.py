@@ -90,7 +90,7 @@ class QueueShards:
         routes: Callable[[], Sequence[SharedRoute]],
         waits: Callable[[], None],
     ) -> SharedPlacement:
-        """Return a place in the request's turn; see SharedQueue. Raises AskAnew, NoWorker."""
+        """Return a place in the request's turn; see SharedQueue. Raises TurnLost, NoWorker."""
         return await self._shards[shared.shard].turn(shared, ticket, routes, waits)
 
     def may_give(self, queue: str, tenant: str = "") -> bool:

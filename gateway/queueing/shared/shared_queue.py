@@ -28,7 +28,7 @@ from gateway.queueing.shared.queue_messages import (
     WorkerRoom,
 )
 from gateway.queueing.shared.queue_store import QueueStore
-from gateway.queueing.shared.turn_requests import AskAnew, TurnRequests
+from gateway.queueing.shared.turn_requests import TurnLost, TurnRequests
 from policies.cell_turns import TurnBounds
 from policies.queueing.protocol import TenantOrder, Ticket
 from radix_cache.match import WorkerId
@@ -179,7 +179,7 @@ class SharedQueue:
         routes: Callable[[], Sequence[SharedRoute]],
         waits: Callable[[], None],
     ) -> SharedPlacement:
-        """Return a place in the request's turn; see TurnRequests.turn. Raises AskAnew, NoWorker."""
+        """Return a place in the request's turn; see TurnRequests.turn. Raises TurnLost, NoWorker."""
         return await self.requests.turn(shared_ticket, ticket, routes, waits)
 
     def may_give(self, queue: str, _tenant: str = "") -> bool:
@@ -312,7 +312,7 @@ class SharedQueue:
         self._own.note_waiting(queue, waiting, called_at)
 
     def _move(self) -> None:
-        self.requests.dismiss(AskAnew())
+        self.requests.dismiss(TurnLost())
         self._member.queue_moved()
 
 

@@ -70,7 +70,7 @@ class SharedTurns(Protocol):
         routes: Callable[[], Sequence[SharedRoute]],
         waits: Callable[[], None],
     ) -> SharedPlacement:
-        """Return a place in the request's turn. Raises AskAnew, NoWorker."""
+        """Return a place in the request's turn. Raises TurnLost, NoWorker."""
         ...
 
     def may_give(self, queue: str, tenant: str = "") -> bool:

@@ -27,8 +27,11 @@ from policies.queueing.protocol import TenantOrder, Ticket
 from radix_cache.match import WorkerId
 
 
-class AskAnew(Exception):
-    """The queue has moved, to Redis, to another shard or to this process: the request has to enter it again."""
+class TurnLost(Exception):
+    """A wait ended without a turn, and the request has to enter the queue again.
+
+    The queue has moved (to Redis, to another shard or to this process), or the worker of the turn is gone.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -89,10 +92,10 @@ class TurnRequests:
     ) -> SharedPlacement:
         """Return a place in the request's turn, however long that takes; `waits` is called if it takes a while.
 
-        Raises AskAnew if the queue is not kept in Redis (any more), NoWorker once there are no routes.
+        Raises TurnLost if the queue is not kept in Redis (any more), NoWorker once there are no routes.
         """
         if not self.membership.shared:
-            raise AskAnew
+            raise TurnLost
         waiter = _Waiter(shared_ticket, ticket, routes)
         self._waiting[shared_ticket.id] = waiter
         self._ages.add(shared_ticket.id, self._clock())
@@ -123,10 +126,10 @@ class TurnRequests:
                 self.membership.start(self._ask(waiter))
 
     def move_out(self, elsewhere: Callable[[str, str], bool]) -> None:
-        """End the wait of requests on whose queue and tenant another shard decides from now on, with AskAnew."""
+        """End the wait of requests on whose queue and tenant another shard decides from now on, with TurnLost."""
         for waiter in self._waiting.values():
             if elsewhere(waiter.shared.queue, waiter.shared.tenant):
-                _fail(waiter, AskAnew())
+                _fail(waiter, TurnLost())
 
     def turn_granted(self, id: str) -> None:
         """Handle the message of the stream that a ticket of any gateway has its turn."""
@@ -174,7 +177,7 @@ class TurnRequests:
         called_at = self._clock()
         reply = await self.membership.await_decision(self._store.admit(shared, routes, before))
         if reply is None or reply.outcome < 0:
-            _fail(waiter, AskAnew())
+            _fail(waiter, TurnLost())
             return
         self._note_waiting(shared.queue, reply.waiting[0], called_at)
         self.member.adopt_tag(shared.queue, shared.tenant, reply.virtual_time, reply.finish)

@@ -31,7 +31,7 @@ async def test_a_client_that_leaves_right_after_its_turn_came_leaves_its_place_t
         assert (await ask(running)).status == 200
 
 
-async def test_a_turn_at_a_worker_that_is_gone_by_then_is_asked_for_anew(gateway):
+async def test_a_turn_at_a_worker_that_is_gone_by_then_is_requested_again(gateway):
     async with ScriptedWorker() as first, ScriptedWorker() as second:
         workers = json.dumps(
             [{"id": f"w{at}", "kind": "sglang", "url": one.url} for at, one in enumerate([first, second])]

@@ -146,7 +146,7 @@ async def test_whoever_comes_behind_those_who_wait_is_found_again_after_a_turn(q
     assert await queue.served() == [3, 5, 4, 2, 6]
 
 
-async def test_who_asks_anew_is_looked_at_by_the_routes_that_it_has_then(queue):
+async def test_a_request_that_enters_again_is_placed_by_its_routes_of_then(queue):
     assert await queue.asks("a", FULL) == 0
     assert await queue.asks("b", FULL) == 0
     assert await queue.asks("a", FREE, number=1) == 1

@@ -14,7 +14,7 @@ from gateway.queueing.shared.queue_messages import SharedRoute
 from gateway.queueing.shared.queue_shards import QueueShards
 from gateway.queueing.shared.shard_layout import shard_of_group
 from gateway.queueing.shared.shards_in_step import ShardsInStep, ShardVisits
-from gateway.queueing.shared.turn_requests import AskAnew
+from gateway.queueing.shared.turn_requests import TurnLost
 from gateway.settings.queueing import QueueingSettings
 from gateway.settings.stores import RedisSettings
 from gateway.settings.tree import Settings
@@ -132,7 +132,7 @@ async def test_gateways_share_the_window_of_a_worker_in_each_shard(cluster, tmp_
             assert (await second).worker == f"w{at}"
 
 
-async def test_a_request_that_waits_asks_anew_when_its_model_comes_to_share_workers_with_another(
+async def test_a_waiting_request_enters_again_when_its_model_comes_to_share_workers_with_another(
     cluster, tmp_path
 ):
     first, second = APART
@@ -151,7 +151,7 @@ async def test_a_request_that_waits_asks_anew_when_its_model_comes_to_share_work
             fleet.add(worker(name, second))
         fleet.add(worker("w4", first, second))
         one.fleet_changed()
-        with pytest.raises(AskAnew):
+        with pytest.raises(TurnLost):
             await waits
         assert one.membership_of(first) is one.membership_of(second)
         # What was placed before ends in the shard that placed it, and this gateway stays there until then.
@@ -179,7 +179,7 @@ async def test_turns_are_given_while_the_slot_of_their_shard_moves(parts, own_cl
                 try:
                     shared, task = asks(queue, model, "w0")
                     await task
-                except AskAnew:  # What a request does that hears of no decision in time.
+                except TurnLost:  # What a request does that hears of no decision in time.
                     await asyncio.sleep(0.01)
                     continue
                 turns += 1

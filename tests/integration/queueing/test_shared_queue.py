@@ -11,7 +11,7 @@ from gateway.domain.errors import NoWorker
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.membership import LATE_MAX, LATE_SECONDS, STEADY_SECONDS
 from gateway.queueing.shared.queue_messages import SharedRoute
-from gateway.queueing.shared.turn_requests import AskAnew
+from gateway.queueing.shared.turn_requests import TurnLost
 from gateway.queueing.shared.turn_stream import COUNT, TurnReader
 from policies.queueing.estimate_ages import AGE_SECONDS
 from policies.queueing.protocol import Ticket
@@ -57,7 +57,7 @@ async def test_one_alone_asks_nobody_and_two_share_until_one_leaves(redis_url, t
     async with member(redis_url, tmp_path.name) as (one, house):
         await until(lambda: one.membership.up)
         assert (one.shared, one.gateways, one.membership.share_of(1000)) == (False, 1, 1000)
-        with pytest.raises(AskAnew):
+        with pytest.raises(TurnLost):
             await asks(one)[1]
         async with member(redis_url, tmp_path.name) as (other, _):
             await until(lambda: one.shared and other.shared)
@@ -81,7 +81,7 @@ async def test_places_are_told_to_all_when_a_gateway_comes_and_are_free_when_it_
         await until(lambda: house.loads["w0"].tokens_queued == 0)
 
 
-async def test_without_redis_each_has_its_part_and_who_waits_asks_anew(own_valkey):
+async def test_without_redis_each_has_its_part_and_waiting_requests_enter_again(own_valkey):
     async with (
         member(own_valkey.url, "away") as (one, house),
         member(own_valkey.url, "away") as (other, _),
@@ -90,7 +90,7 @@ async def test_without_redis_each_has_its_part_and_who_waits_asks_anew(own_valke
         await asks(one)[1]
         _, waits = await waiting(one)
         own_valkey.kill()
-        with pytest.raises(AskAnew):
+        with pytest.raises(TurnLost):
             await waits
         assert (one.shared, one.membership.share_of(1000), house.moves) == (False, 500, 2)
         own_valkey.start()
@@ -232,7 +232,7 @@ async def test_who_is_away_for_longer_leaves_no_turns_to_those_who_ask_elsewhere
         assert await decided(too_late()) is None
         assert not one.membership.up
         for _, each in gone:
-            with pytest.raises(AskAnew):
+            with pytest.raises(TurnLost):
                 await each
         keys, names = QueueKeys(tmp_path.name), {shared.id for shared, _ in gone}
         client = redis.from_url(valkey.url, decode_responses=True)

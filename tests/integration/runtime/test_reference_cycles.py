@@ -108,7 +108,7 @@ ONE_AT_A_TIME = {"queueing.release_window_tokens": "1", "queueing.within": "fcfs
 WAITING = 3
 
 
-async def test_requests_that_ask_anew_for_their_turn_leave_no_cycles_behind(gateway):
+async def test_requests_that_enter_the_queue_again_leave_no_cycles_behind(gateway):
     """Else all requests that wait stay in memory when the shared queue is lost under load."""
     async with (
         ScriptedWorker() as worker,
@@ -118,7 +118,7 @@ async def test_requests_that_ask_anew_for_their_turn_leave_no_cycles_behind(gate
         dispatch = running.here.gateway.services.dispatch
         membership = dispatch.queue.only_membership
 
-        async def ask_anew():
+        async def enter_again():
             await running.until(lambda: dispatch.queue.shared)
             release = asyncio.Event()
             worker.then(until=release)
@@ -133,4 +133,4 @@ async def test_requests_that_ask_anew_for_their_turn_leave_no_cycles_behind(gate
             await running.until(lambda: running.idle)
             await asyncio.sleep(0.01)
 
-        assert await left_by(ask_anew) == {}
+        assert await left_by(enter_again) == {}

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.domain.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
 from gateway.queueing.queued_request import QueuedRequest
-from gateway.queueing.shared.turn_requests import AskAnew
+from gateway.queueing.shared.turn_requests import TurnLost
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingRoomBounds, WaitingTotals
 from policies.queueing.estimate_ages import AGE_SECONDS
 from policies.registry import queue_policy
@@ -180,7 +180,7 @@ async def test_under_another_policy_waiting_requests_ask_anew_and_counters_are_e
     waiting = asyncio.ensure_future(room.wait(ticket, worker.place))
     await asyncio.sleep(0)
     room.reconfigure(replace(room.rules, policy=queue_policy("vtc")))
-    with pytest.raises(AskAnew):
+    with pytest.raises(TurnLost):
         await waiting
     # What the first one used is corrected in counters that are gone.
     room.correct(had_its_turn, 1000.0)

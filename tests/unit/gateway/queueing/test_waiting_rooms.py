@@ -6,7 +6,7 @@ import pytest
 
 from gateway.queueing.queue_peer import QueuePeer
 from gateway.queueing.queued_request import QueuedRequest
-from gateway.queueing.shared.turn_requests import AskAnew
+from gateway.queueing.shared.turn_requests import TurnLost
 from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import DispatchStage, until_idle
@@ -146,7 +146,7 @@ async def test_when_the_queue_moves_all_waiting_requests_ask_anew(stage):
     tasks = await wait_in(stage, StubWorker(), "m", "n")
     QueuePeer(stage.fleet, stage.rooms).queue_moved()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(result) for result in results] == [AskAnew, AskAnew]
+    assert [type(result) for result in results] == [TurnLost, TurnLost]
 
 
 def test_what_was_given_since_a_tag_was_adopted_is_owed(stage):

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.domain.errors import NoWorker, TargetMissed
-from gateway.queueing.shared.turn_requests import AskAnew
+from gateway.queueing.shared.turn_requests import TurnLost
 from policies.registry import routing_policy
 from policies.service_class import VOICE
 from radix_cache.match import WorkerId
@@ -62,14 +62,14 @@ async def test_a_turn_is_asked_for_with_the_ranking_of_that_moment(shared):
 
 
 async def test_a_request_asks_anew_where_the_queue_was_moved(shared):
-    shared.queue.turns.append(AskAnew())
+    shared.queue.turns.append(TurnLost())
     assert (await acquire(shared)).worker.id == "a"
     assert len(list(shared.queue.placements)) == 1
 
 
 async def test_a_request_that_asks_anew_keeps_its_number(shared):
     request = shared.pending()
-    shared.queue.turns.append(AskAnew())
+    shared.queue.turns.append(TurnLost())
     await acquire(shared, request=request)
     assert request.ticket.number == 0
     other = shared.pending()
@@ -114,7 +114,7 @@ async def test_where_turns_are_given_here_again_the_request_goes_on_alone(shared
     shared.queue.room.clear()
     waiting = acquire(shared)
     await until_idle()
-    shared.queue.turns.append(AskAnew())
+    shared.queue.turns.append(TurnLost())
     shared.queue.shared = False
     shared.queue.room.set()
     assert (await waiting).worker.id == "a"
