@@ -48,7 +48,7 @@ def holder_ms(
     `ahead`: tokens queued there and not computed.
     """
     delayed = delayed_streams(streams, kv_tokens, kv_tokens_max)
-    paid = 1 + price.on(speed.ms_per_token, streams) + WEIGHTS.harm * delayed
+    paid = 1 + price.on(speed.ms_per_token, streams) + WEIGHTS.delay_weight * delayed
     ms = speed.ms_per_token * ahead + paid * (speed.fixed_ms + speed.ms_per_token * uncached)
     if streams:
         ms += speed.step_ms

@@ -325,7 +325,7 @@ def load_ms(worker: WorkerSnapshot, tokens: int, output_tokens: int) -> float:
     """Return the estimated cost of a request of `tokens` uncached tokens, without what is equal for all workers."""
     own, kv_tokens, kv_tokens_max = own_ms(worker, tokens), worker.kv_tokens, worker.kv_tokens_max
     ms = wait_ms(worker, tokens) + own
-    ms += own * _WEIGHTS.harm * delayed_streams(worker.streams, kv_tokens, kv_tokens_max)
+    ms += own * _WEIGHTS.delay_weight * delayed_streams(worker.streams, kv_tokens, kv_tokens_max)
     ms += memory_ms(
         _WEIGHTS.memory_weight,
         tokens_new=tokens,

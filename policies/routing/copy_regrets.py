@@ -8,7 +8,7 @@ Rudolph, Sleator: Competitive snoopy caching, Algorithmica 1988).
     regret = max(0, wait at the chosen holder - least wait at a worker that lacks it) max(0, 1 - price)
     credit = sum over requests of regret exp(- age / PAYBACK_SECONDS)
     copy   = - min(credit, s part (1 + price + w delayed)) in the terms of cost.py, for each part of the prompt;
-                                                              without price and harm if it is copied by demand
+                                                              without price and delay if it is copied by demand
 
 The least wait is that of a worker if it had all that the prompt shares. A wait under backlog is due to a lack of
 compute, of which a copy takes more: it counts less, down to nothing at a price of 1. A copy that is made takes the

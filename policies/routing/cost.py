@@ -14,9 +14,9 @@ The input of the estimate, of the request, of a worker, and of the other request
 
 The cost is a sum of terms in milliseconds: what the request itself has to expect there, and what it costs or saves
 other requests (`_prefills`, `_memory_uses`, `_charges`), and a surcharge on workers that are new (`_routes`). The
-weights of terms are options (cost_options.py); w, the weight of the term `harm`, is the option of that name:
+weights of terms are options (cost_options.py); w, the weight of the term `delay`, is the option `delay_weight`:
 
-    cost   = (wait + own + room + price + harm + memory + copy + start) (1 - stay at the session's worker)
+    cost   = (wait + own + room + price + delay + memory + copy + start) (1 - stay at the session's worker)
 
     wait   = s Q + d ceil((Q + N) / C)            prefill ahead of it, and steps shared with running streams, if any
              + AWAY_RISK own                      on a worker that is at home in another cell
@@ -25,7 +25,7 @@ weights of terms are options (cost_options.py); w, the weight of the term `harm`
 
     price  = price of compute (own - copied)      what its prefill takes from other requests (compute_price.py)
              + fees                               and what parts on their way pay instead (wanted_copies.py)
-    harm   = w delayed (own - copied)             how long its prefill delays the running streams, `delayed` of them
+    delay  = w delayed (own - copied)             how long its prefill delays the running streams, `delayed` of them
     memory                                        what it takes of the KV memory (both: memory_price.py)
     copy   = - copy_share * sum(share * part)     what later requests save by its copies of shared prefixes
     start  = slow_start (wait + own + copy) (1 - age / slow_start_seconds)     on a worker younger than that
@@ -43,13 +43,13 @@ way. Under backlog, computing a prefix twice takes time from every request; so r
 
 There are three ways for a shared part to be copied to a worker that lacks it, against the price:
 
-    by demand (wanted_copies.py)   many requests share it: it pays neither price nor harm, since the fleet needs the
-                                   copy, and `share` of its time is charged to the requests that will use it
+    by demand (wanted_copies.py)   many requests share it: it pays neither price nor delay, since the fleet needs
+                                   the copy; `share` of its time is charged to the requests that will use it
     by waits (copy_regrets.py)     fewer share it: once they have waited, for want of a copy, as long as a copy
-                                   costs, this pays for the part, with price and harm
+                                   costs, this pays for the part, with price and delay
     while it is on its way         no worker has computed it yet: the requests that wait for it are the backlog, so
-                                   only the backlog of the worker that would copy it counts, and those who wait
-                                   share the harm (`fees`)
+                                   only the backlog of the worker that would copy it counts, and the requests that wait
+                                   share the delay (`fees`)
 
 A worker with fewer streams than `light` (compute_price.py) is lightly used: it has joined lately, or is slow, and
 holds little that is asked for, while the others work for its part too. Its price is lower, zero without a stream.
@@ -68,7 +68,7 @@ SkyWalker (EuroSys'26) copy a prefix once its holders are overloaded; here deman
 
 Lost, as multiples of the mean TTFT without the change: backlogs that count up to 400 ms, conversations past
 saturation 1.21; the median backlog as the price, agents 1.3; copies that pay the price, one shared prompt 1.07 to
-1.14; no harm, Claude Code sessions 1.05. The whole list is in docs/pages/measures/policy-experiments.md;
+1.14; no delay, Claude Code sessions 1.05. The whole list is in docs/pages/measures/policy-experiments.md;
 `make bench-routing` compares the rules of others.
 """
 
@@ -113,7 +113,7 @@ class Charges(msgspec.Struct, frozen=True, gc=False):
     """What a request on one worker costs other requests, and what it saves them."""
 
     price_ms: float
-    harm_ms: float
+    delay_ms: float
     copy_ms: float
 
 
@@ -232,14 +232,14 @@ class CostPolicy:
         price: ComputePrice,
         wanted: Sequence[WantedCopy],
     ) -> list[Charges]:
-        """Return `price`, `harm` and `copy` on each worker."""
+        """Return `price`, `delay` and `copy` on each worker."""
         options = self.options
         charges: list[Charges] = []
         for candidate, prefill, use in zip(candidates, prefills, uses, strict=True):
             worker = candidate.worker
             streams, ms_per_token = worker.streams, worker.speed.ms_per_token
             work = price.mean_ms_per_token / ms_per_token
-            compute, harm = price.of_fleet * work, options.harm * use.delayed_streams
+            compute, delay = price.of_fleet * work, options.delay_weight * use.delayed_streams
             lacking_streams = 0.0 if worker.away_tokens else price.light_share / ms_per_token - streams
             if lacking_streams > 0:
                 # As ComputePrice.on, written out; `light` is the sum below.
@@ -254,10 +254,10 @@ class CostPolicy:
                     copy_share=options.copy_share,
                     price=compute,
                     worker_price=min(compute, counted_backlog_ms(worker) / options.backlog_ms * work),
-                    harm=harm,
+                    delay=delay,
                 )
             charged = prefill.own_ms - copied
-            charges.append(Charges(charged * compute + fees, charged * harm, copy))
+            charges.append(Charges(charged * compute + fees, charged * delay, copy))
         return charges
 
     def _routes(
@@ -275,7 +275,7 @@ class CostPolicy:
             longest_match = max(map(MATCHED_TOKENS, prefills))
         for candidate, prefill, use, charge in zip(candidates, prefills, uses, charges, strict=True):
             worker, wait, own = candidate.worker, prefill.wait_ms, prefill.own_ms
-            price, harm, copy = charge.price_ms, charge.harm_ms, charge.copy_ms
+            price, delay, copy = charge.price_ms, charge.delay_ms, charge.copy_ms
             age, start = worker.age_seconds, 0.0
             if age is not None and age < options.slow_start_seconds:
                 start = (wait + own + copy) * options.slow_start * (1 - age / options.slow_start_seconds)
@@ -285,11 +285,11 @@ class CostPolicy:
             routes.append(
                 CostRoute(
                     worker=worker.id,
-                    cost_ms=(wait + own + price + harm + memory + room + copy + start) * stay_factor,
+                    cost_ms=(wait + own + price + delay + memory + room + copy + start) * stay_factor,
                     matched_tokens=prefill.matched_tokens,
                     ms_per_queued_token=worker.speed.ms_per_token,
                     computed_tokens=worker.tokens_computed,
-                    cost_terms=(wait, own, price, harm, memory, room, copy, start, stay_factor),
+                    cost_terms=(wait, own, price, delay, memory, room, copy, start, stay_factor),
                     prompt_tokens=query.prompt_tokens,
                     off_gpu_tokens=prefill.off_gpu_tokens,
                     doubted_tokens=candidate.doubted_tokens,

@@ -20,7 +20,7 @@ class CostOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_field
         Annotated[float, Meta(gt=0, le=1e9)],
         Meta(description="Mean backlog of the workers, in milliseconds of prefill, at which the price is 1."),
     ] = 100.0
-    harm: Annotated[
+    delay_weight: Annotated[
         Weight, Meta(description="Weight of the delay that a prefill causes to each running stream.")
     ] = 0.02
     memory_weight: Annotated[

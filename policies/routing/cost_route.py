@@ -11,7 +11,7 @@ class CostTerms(NamedTuple):
     wait_ms: float
     own_ms: float
     price_ms: float
-    harm_ms: float
+    delay_ms: float
     memory_ms: float
     room_ms: float
     copy_ms: float

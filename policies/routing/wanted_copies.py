@@ -15,9 +15,9 @@ These requests are the backlog, so it is no reason to leave other workers idle. 
 
     fee = min(price of compute, price by the worker's own backlog) + w delayed (h + 1) / (c + h)
 
-in place of price and harm (w and `delayed`: see cost.py): the delay of the running streams is shared by all
+in place of price and delay (w and `delayed`: see cost.py): the delay of the running streams is shared by all
 requests that wait for the part. The second of the prices is that of compute_price.py, with the worker's backlog in
-place of the mean. A copy pays no harm where `share` is above 0, and for the memory that it takes (memory_price.py)
+place of the mean. A copy pays no delay where `share` is above 0, and for the memory that it takes (memory_price.py)
 by (h + 1) / (c + h), too.
 """
 
@@ -85,12 +85,12 @@ def copy_terms(
     copy_share: float,
     price: float,
     worker_price: float,
-    harm: float,
+    delay: float,
 ) -> tuple[float, float, float]:
     """Return `copy` of cost.py on one worker, `copied`, and the `fees` of coming parts.
 
     `matched`: tokens of the prompt that the worker holds. `lacking_streams`: how many streams it has less than
-    `light`. `price`, `harm`: what a millisecond of prefill costs there besides itself. `worker_price`: the price
+    `light`. `price`, `delay`: what a millisecond of prefill costs there besides itself. `worker_price`: the price
     by that worker's own backlog.
     """
     copy = copied = fees = 0.0
@@ -104,7 +104,7 @@ def copy_terms(
             copied += ms
             extra = worker_price
             if not share:
-                extra += harm * (part.holders + 1) / (part.requests + part.holders + 1)
+                extra += delay * (part.holders + 1) / (part.requests + part.holders + 1)
             fees += ms * extra
         else:
             if lacking_streams > 0:  # More of it is charged to later requests on a lightly used worker.
@@ -113,6 +113,6 @@ def copy_terms(
             if share:
                 copied += ms
             else:
-                extra = price + harm
+                extra = price + delay
         copy -= max(ms * copy_share * share, min(part.regret_ms, ms * (1 + extra)))
     return copy, copied, fees

@@ -20,7 +20,7 @@ from policies.simulation.workloads import WorkloadParameters, generated
 POOLED, ALONE = "pooled", "alone"
 LIMITS = (POOLED, ALONE)
 """What policies are compared with: one cache for all workers (shared_cache.py), a lower bound (least_ttft.py)."""
-LEAST_TTFT = {"backlog_ms": 1e9, "harm": 0.0, "memory_weight": 0.0, "tie": 0.0}
+LEAST_TTFT = {"backlog_ms": 1e9, "delay_weight": 0.0, "memory_weight": 0.0, "tie": 0.0}
 """Options that make the policy `cost` the estimated TTFT alone, by which `pooled` is routed."""
 
 

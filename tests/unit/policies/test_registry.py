@@ -123,6 +123,6 @@ def test_unknown_policies_and_options_are_refused_with_what_there_is():
     with pytest.raises(PolicyError, match="unknown field `harmm`"):
         routing_policy("cost", {"harmm": 1})
     with pytest.raises(PolicyError, match="Expected `float`"):
-        routing_policy("cost", {"harm": "much"})
+        routing_policy("cost", {"delay_weight": "much"})
     with pytest.raises(PolicyError, match="there are dlpm, fifo, priority, sfq, vtc"):
         queue_policy("nearest")

@@ -326,10 +326,13 @@ def test_a_path_as_messages_print_it_can_be_set(file, name):
         ),
         (SMALLEST + "routing: {options: {nope: 1}}", "$.routing.options.nope: unknown setting"),
         (
-            SMALLEST + "routing: {options: {harms: 1}}",
-            "$.routing.options.harms: unknown setting (did you mean harm?)",
+            SMALLEST + "routing: {options: {delay_weights: 1}}",
+            "$.routing.options.delay_weights: unknown setting (did you mean delay_weight?)",
         ),
-        (SMALLEST + "routing: {options: {harm: x}}", "$.routing.options.harm: expected a number, got text"),
+        (
+            SMALLEST + "routing: {options: {delay_weight: x}}",
+            "$.routing.options.delay_weight: expected a number, got text",
+        ),
         (
             SMALLEST + "routing: {options: {backlog_ms: 0}}",
             "$.routing.options.backlog_ms: expected a number above 0",
@@ -351,7 +354,12 @@ def test_messages_are_sentences_for_people(file, text, expected):
 @pytest.mark.parametrize("value", [".inf", "-.inf", ".nan", "inf", "nan", "Infinity"])
 @pytest.mark.parametrize(
     "path",
-    ["drain.seconds", "queueing.waiting_seconds_max", "telemetry.sample_ratio", "routing.options.harm"],
+    [
+        "drain.seconds",
+        "queueing.waiting_seconds_max",
+        "telemetry.sample_ratio",
+        "routing.options.delay_weight",
+    ],
 )
 def test_numbers_without_an_end_are_refused_everywhere(file, path, value):
     room, name = path.rsplit(".", 1)
@@ -361,9 +369,9 @@ def test_numbers_without_an_end_are_refused_everywhere(file, path, value):
 
 
 def test_options_of_a_policy_can_be_set_as_text(file):
-    assert load_settings(file(SMALLEST), {}, ["routing.options.harm=0.5"]).settings.routing.options == {
-        "harm": "0.5"
-    }
+    assert load_settings(
+        file(SMALLEST), {}, ["routing.options.delay_weight=0.5"]
+    ).settings.routing.options == {"delay_weight": "0.5"}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def validator():
         "workers: ['http://a:8000']",
         "workers: [{url: 'http://a:8000'}]",
         "workers: [{id: a, kind: vllm, url: 'http://a:8000', api_key: '${env:KEY}'}]",
-        "listen: {port: 9000}\nrouting: {policy: cost, options: {harm: 0.1}}",
+        "listen: {port: 9000}\nrouting: {policy: cost, options: {delay_weight: 0.1}}",
     ],
 )
 def test_settings_that_load_are_valid(validator, text):

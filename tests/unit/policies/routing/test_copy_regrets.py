@@ -28,7 +28,7 @@ def holder_and_others(queued: int, streams: int = 4) -> list:
 
 def copied(regrets: RememberedRegrets, queued: int) -> bool:
     """Route one request as a gateway does; return whether it makes a copy."""
-    ranking = policy("cost", (("harm", 0.0),)).rank(
+    ranking = policy("cost", (("delay_weight", 0.0),)).rank(
         asked(regrets.ms(7, 1, 0.0)), holder_and_others(queued), 0.0
     )
     regrets.record(ranking[0].regrets, 0.0)
@@ -79,7 +79,7 @@ def test_a_credit_pays_for_no_more_than_the_copy():
         for ms in (100.0, 1e9)
     )
     assert some["b"].copy_ms == pytest.approx(-100)
-    # A backlog of 50 ms on one of four workers is a price of 1/8, and four streams bear harm of 0.02 each.
+    # A backlog of 50 ms on one of four workers is a price of 1/8, and four streams bear a delay of 0.02 each.
     assert plenty["b"].copy_ms == pytest.approx(-PRICE_MS * (1 + 0.125 + 0.08))
     assert plenty["a"].copy_ms == 0
 

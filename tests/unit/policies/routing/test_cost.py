@@ -74,14 +74,14 @@ def test_a_long_prompt_at_one_worker_raises_the_price_less_than_the_same_backlog
 
 
 def test_requests_that_wait_at_a_worker_are_not_delayed_as_running_streams_are():
-    def harm(streams: int, **kv: int) -> float:
+    def delay(streams: int, **kv: int) -> float:
         (route,) = policy("cost", ()).rank(query(), [candidate("a", streams=streams, **kv)], 0.0)
-        return route.terms.harm_ms
+        return route.terms.delay_ms
 
-    assert harm(10) == pytest.approx(10 * harm(1))
-    assert harm(RUNNING_MAX) == harm(10 * RUNNING_MAX)
+    assert delay(10) == pytest.approx(10 * delay(1))
+    assert delay(RUNNING_MAX) == delay(10 * RUNNING_MAX)
     # Half of what the streams need fits into the KV, so that half of them run.
-    assert harm(20, kv_tokens=200_000, kv_tokens_max=100_000) == pytest.approx(harm(10))
+    assert delay(20, kv_tokens=200_000, kv_tokens_max=100_000) == pytest.approx(delay(10))
 
 
 def test_a_worker_without_room_in_its_kv_is_the_last_choice():
@@ -101,7 +101,7 @@ def test_an_empty_prompt_and_a_match_longer_than_the_prompt_are_no_error():
 def test_options_change_the_decision():
     workers = [candidate("a", streams=40), candidate("b", streams=21, tokens_queued=300)]
     assert best("cost", workers) == "b"
-    assert best("cost", workers, harm=0.0) == "a"
+    assert best("cost", workers, delay_weight=0.0) == "a"
 
 
 def test_progress_of_a_prefill_is_taken_off_what_is_ahead():
@@ -115,7 +115,7 @@ def test_a_full_kv_costs_the_time_until_streams_have_made_room():
     full = {"kv_tokens": 100_000, "kv_tokens_max": 100_000, "streams": 10}
     free = {"kv_tokens": 50_000, "kv_tokens_max": 100_000, "streams": 10}
     # 4100 tokens come free in 82 ms; a prefix of 2000 saves 200.
-    free_of_charge = {"harm": 0, "memory_weight": 0}
+    free_of_charge = {"delay_weight": 0, "memory_weight": 0}
     assert (
         best("cost", [candidate("a", matched=2000, **full), candidate("b", **free)], **free_of_charge) == "a"
     )
@@ -259,7 +259,7 @@ def test_the_terms_that_policies_share_are_those_of_the_estimates(where, state, 
         kv_tokens_max=kv_tokens_max,
     )
     delayed = delayed_streams(worker.streams, kv_tokens, kv_tokens_max)
-    assert route.terms.harm_ms == route.terms.own_ms * (CostOptions().harm * delayed)
+    assert route.terms.delay_ms == route.terms.own_ms * (CostOptions().delay_weight * delayed)
 
 
 def test_a_shortlist_with_the_sums_of_the_fleet_costs_as_the_whole_fleet_does():

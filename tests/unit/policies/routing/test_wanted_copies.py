@@ -88,7 +88,7 @@ def test_a_copy_of_a_coming_prefix_pays_for_the_backlog_of_its_worker_and_never_
     computed = replace(coming, shared=[SharedPrefix(3900, 1, 1)])
     fleet = [holder, candidate("b", tokens_queued=8000, streams=4)]
     paid, at_most = terms_of("b", fleet, coming), terms_of("b", fleet, computed)
-    assert paid.price_ms + paid.harm_ms <= at_most.price_ms + at_most.harm_ms
+    assert paid.price_ms + paid.delay_ms <= at_most.price_ms + at_most.delay_ms
 
 
 def test_the_memory_of_a_coming_prefix_is_paid_by_all_who_wait_for_it():

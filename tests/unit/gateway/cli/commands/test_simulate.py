@@ -39,7 +39,7 @@ def test_policies_and_limits_stand_side_by_side_on_a_trace(tmp_path):
     file, drawing = tmp_path / "out.json", tmp_path / "out.svg"
     output = simulate(
         *(CONVERSATIONS, "--requests", 60, "--speed", 3, "--limits", "--processes", 1),
-        *("--policy", "cost:harm=0.03", "--policy", "round_robin", "--gateways", 1, "--gateways", 2),
+        *("--policy", "cost:delay_weight=0.03", "--policy", "round_robin", "--gateways", 1, "--gateways", 2),
         *("--sync-ms", 20, "--json", file, "--plot", drawing),
     )
     assert output.count("round_robin") >= 2
@@ -47,8 +47,8 @@ def test_policies_and_limits_stand_side_by_side_on_a_trace(tmp_path):
     result = json.loads(file.read_text())
     assert set(result) == {"machine", "versions", "settings", "runs"}
     assert set(result["runs"]) == {
-        *(f"{name} @ 1 gateway" for name in ("cost:harm=0.03", "round_robin", *LIMITS)),
-        *(f"{name} @ 2 gateways" for name in ("cost:harm=0.03", "round_robin")),
+        *(f"{name} @ 1 gateway" for name in ("cost:delay_weight=0.03", "round_robin", *LIMITS)),
+        *(f"{name} @ 2 gateways" for name in ("cost:delay_weight=0.03", "round_robin")),
     }
     for run in result["runs"].values():
         assert (run["all"]["requests"], run["all"]["errors"]) == (60, 0)
@@ -126,8 +126,8 @@ def test_processes_change_no_figure():
     ("arguments", "says"),
     [
         (("--policy", "nearest"), "there is no policy 'nearest'"),
-        (("--policy", "cost:harm"), "not OPTION=VALUE"),
-        (("--policy", "cost:harm=much"), "harm"),
+        (("--policy", "cost:delay_weight"), "not OPTION=VALUE"),
+        (("--policy", "cost:delay_weight=much"), "delay_weight"),
         (("--workload", "poems"), "--workload: 'poems' is not one of"),
         (("--cells", 3, "--gateways", 4), "--gateways: has to be a multiple of the 3 cells"),
         (("--cells", 2, "--sync-ms", 50), "--sync-ms: gateways of one cell"),
