@@ -2,9 +2,8 @@
 
     gateways   id -> deadline      a gateway that does not renew in time loses all its leases; the id of a process
                                    that follows no worker has FOLLOWS_NONE behind it
-    leases     worker -> lease     the gateway that writes to the index, the warm standby, how complete its events
-    are version                        of both: it grows with every change, so that unchanged tables are not sent
-    again
+    leases     worker -> lease     the gateway that writes to the index, the warm standby, how complete events are
+    version                        of both: it grows with every change, so that unchanged tables are not sent again
 
 One call renews the leases of all workers and feeds; its cost grows with the changes, not with the workers. A change
 of a lease contains the lease as last read, and is refused if the lease has changed since. This check and the
