@@ -48,8 +48,8 @@ There are three ways for a shared part to be copied to a worker that lacks it, a
     by waits (copy_regrets.py)     fewer share it: once they have waited, for want of a copy, as long as a copy
                                    costs, this pays for the part, with price and delay
     while it is on its way         no worker has computed it yet: the requests that wait for it are the backlog, so
-                                   only the backlog of the worker that would copy it counts, and the waiting requests
-                                   share the delay (`fees`)
+                                   only the backlog of the worker that would copy it counts, and the waiting
+                                   requests share the delay (`fees`)
 
 A worker with fewer streams than `light` (compute_price.py) is lightly used: it has joined lately, or is slow, and
 holds little that is asked for, while the others work for its part too. Its price is lower, zero without a stream.

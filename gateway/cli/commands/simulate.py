@@ -122,7 +122,7 @@ def simulate(
         int,
         typer.Option(
             help="Number of cells, with the same number of gateways in each. A tenant belongs to one of them, and "
-            "cells tell each other loads late, as gateways do. Implies --queue.",
+            "cells get each other's loads late, as gateways do. Implies --queue.",
             min=1,
             max=1000,
         ),
