@@ -85,7 +85,7 @@ def simulate(
         bool,
         typer.Option(
             "--speeds-rated/--speeds-learnt",
-            help="Whether gateways know unequal speeds from the settings, or learn them from answers alone.",
+            help="Whether gateways have unequal speeds from the settings, or learn them from answers alone.",
         ),
     ] = True,
     order: Annotated[str, typer.Option(help=f"Order of each engine's queue: {', '.join(ORDERS)}.")] = "fcfs",
