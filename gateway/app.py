@@ -107,7 +107,7 @@ class Gateway:
         return (*(verifier.issuers if verifier is not None else ()), *self.issuers)
 
     def stop_accepting(self) -> None:
-        """Refuse new requests and dismiss the waiting ones with ShuttingDown; running requests go on."""
+        """Refuse new requests and dismiss the waiting ones with ShuttingDown; running requests continue."""
         self.drain_state.ready = self.drain_state.accepting = False
         dispatch = self.services.dispatch
         for room in dispatch.rooms.all().values():

@@ -341,7 +341,7 @@ async def read_request(
 
 @asynccontextmanager
 async def send_comments(exchange: Exchange, every_seconds: float) -> AsyncIterator[None]:
-    """Begin the stream and send comments in it while a request waits, for a client that asked for signs of life."""
+    """Begin the stream and send comments in it while a request waits, for a client that asked for comments."""
 
     async def comment() -> None:
         with suppress(ConnectionResetError):  # The handler is cancelled, too.

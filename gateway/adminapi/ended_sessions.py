@@ -2,7 +2,7 @@
 
     {rg:sessions}:ended:<session id>     expires when the session would have
 
-While Redis does not answer, each gateway knows only its own logouts and accepts all other sessions, since operators
+While Redis does not answer, each gateway has only its own logouts and accepts all other sessions, since operators
 need the dashboard especially then.
 """
 

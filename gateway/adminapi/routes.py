@@ -67,7 +67,7 @@ class AdminApiServices:
     replica: TreeReplica
     """This gateway's copy of the prefix index."""
     explorer: RequestExplorer | None
-    """None where finished requests are not remembered."""
+    """None where finished requests are not kept."""
     activity: ActivityReporter
     in_force: SettingsInForce
     file_plans: Callable[[], Collection[str]]

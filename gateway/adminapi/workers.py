@@ -33,7 +33,7 @@ ORDER = {"down": 0, "suspect": 1, "draining": 2, "asleep": 3}
 
 
 class WorkerShown(msgspec.Struct, kw_only=True):
-    """A worker as this gateway knows it.
+    """The state of a worker at this gateway.
 
     `found`: where the worker is configured: the settings, or a discovery source. `state`: up, suspect, down,
     draining, asleep. `circuit`: open while its requests fail although its probes succeed, trial while one request

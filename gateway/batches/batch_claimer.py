@@ -65,7 +65,7 @@ class BatchClaimer:
             await asyncio.wait(self._runs, timeout=seconds)
 
     async def close(self) -> None:
-        """Cancel all running rows and release all batches, so that other gateways go on with them at once."""
+        """Cancel all running rows and release all batches, so that other gateways continue them at once."""
         self._closed = True
         runs = dict(self._runs)
         for task in runs:

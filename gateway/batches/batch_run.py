@@ -70,7 +70,7 @@ class BatchRun:
     async def run(self) -> None:
         """Run the batch to its end.
 
-        Raises LeaseLost, DatabaseDown, ContentDown: the gateway that claims the batch next goes on with it.
+        Raises LeaseLost, DatabaseDown, ContentDown: the gateway that claims the batch next continues it.
         """
         work, watch = asyncio.create_task(self._run_and_end()), asyncio.create_task(self._watch())
         left = self.batch.expires - self._services.wall()

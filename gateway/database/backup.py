@@ -152,7 +152,7 @@ def _insert_all(connection: Connection, documents: Iterator[Document]) -> dict[s
             if document.get("rows") != sum(counts.values()):
                 raise BackupInvalid("it has another number of rows than it says")
             if next(documents, None) is not None:  # Reading on also checks the file's checksum.
-                raise BackupInvalid("it goes on after its end")
+                raise BackupInvalid("it continues after its end")
             return counts
     raise BackupInvalid("its end is missing")
 

@@ -55,7 +55,7 @@ class Database:
     """
 
     def __init__(self, url: str, base: Path, statement_seconds_max: float = STATEMENT_SECONDS_MAX) -> None:
-        self.has_tables = False  # remembered by schema.has_tables
+        self.has_tables = False  # set by schema.has_tables
         self._statement_seconds_max = statement_seconds_max
         parts = make_url(url)
         self.file = sqlite_file(url, base)

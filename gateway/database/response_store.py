@@ -138,7 +138,7 @@ class ResponseStore:
             return await _forget(connection, responses.c.expires_ms <= self._now_ms())
 
     async def run(self) -> None:
-        """Sweep again and again, until this coroutine is cancelled."""
+        """Sweep repeatedly, until this coroutine is cancelled."""
         while True:
             try:
                 await self.sweep()

@@ -12,7 +12,7 @@ REMEMBERED_MAX = 10_000
 
 
 class OutputEstimates:
-    """A running mean of answer lengths per tenant and model; the least recently used are forgotten."""
+    """A running mean of answer lengths per tenant and model; the least recently used are dropped."""
 
     def __init__(self) -> None:
         self._means: OrderedDict[tuple[str, str], float] = OrderedDict()

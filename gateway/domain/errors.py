@@ -121,7 +121,7 @@ class PromptTooLong(GatewayError):
 
     Args:
         prompt_tokens: Tokens of the prompt, or a lower bound of them.
-        output_tokens: Tokens that the request asks for as its answer.
+        output_tokens: The most tokens of its answer that the request allows.
         context_length: Tokens that prompt and answer may have together.
         exact: Whether the prompt's tokens were counted; if not, `prompt_tokens` is a lower bound.
     """
@@ -681,7 +681,7 @@ class ContextExceeded(RefusedByWorker):
         message: The worker's own words.
         param: The request field at fault, if the worker names one.
         prompt_tokens: Tokens of the prompt, as the worker counted them; None if it does not report them.
-        output_tokens: Tokens that the request asks for as its answer; None if the worker does not report them.
+        output_tokens: The most tokens that the request allows for its answer; None if not reported.
         context_length: Tokens that prompt and answer may have together; None if the worker does not report it.
     """
 

@@ -155,7 +155,7 @@ class EnvoyRequest:
 
     async def write_answer(self, data: bytes, *, last: bool = False) -> None:
         """Send more of a streamed answer. Raises ConnectionResetError if the client does not read it."""
-        self.over = self.over or last  # Envoy may close the stream before this coroutine goes on.
+        self.over = self.over or last  # Envoy may close the stream before this coroutine continues.
         trailers = last and self._response_trailers
         for piece, ends in _pieces([data]):
             await self._send(

@@ -118,7 +118,7 @@ class TenantFiles:
         return len(leftovers)
 
     async def run(self) -> None:
-        """Sweep again and again, until this coroutine is cancelled."""
+        """Sweep repeatedly, until this coroutine is cancelled."""
         while True:
             try:
                 while await self.sweep():

@@ -272,10 +272,10 @@ class Fleet(WorkerLookup):
 
     def _in_trouble(self, worker: Worker, trouble: str) -> None:
         """Note a failed probe; log only what is new."""
-        was_down, news = worker.health.state is Health.DOWN, trouble != worker.trouble
+        was_down, is_new = worker.health.state is Health.DOWN, trouble != worker.trouble
         worker.trouble = trouble
         self._move(worker, worker.health.probe_failed(), trouble)
-        if was_down and news:
+        if was_down and is_new:
             log.warning("worker %s is still down: %s", worker.id, trouble)
 
     def close(self) -> None:
@@ -319,8 +319,8 @@ class Fleet(WorkerLookup):
     def _went_down(self, worker: Worker) -> None:
         """Forget what may have changed when the worker is up again, and fail requests without a first byte.
 
-        They are failed only if others can serve them. Answers that have begun go on until gateway/fleet/stalls.py
-        breaks them off.
+        They are failed only if others can serve them. Answers that have begun continue until
+        gateway/fleet/stalls.py breaks them off.
         """
         worker.response_shapes.forget()
         if worker.report.instance_id is None:

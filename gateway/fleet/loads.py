@@ -5,7 +5,7 @@
     |-- streams, kv_tokens ---------------------------|
 
 A share counts from the moment its request is sent, not from the moment it is answered: the next routing decision, a
-microsecond later, must see it. The work of the other gateways is what Redis reported last
+microsecond later, must count it. The work of the other gateways is what Redis reported last
 (gateway/queueing/shared/membership.py) and what they announced since (announced_dispatches.py);
 policies/others_load.py estimates from both what is left of it between two reports. The engine's own reports
 (load_feeds.py, else the probes of fleet.py) add what comes from outside all gateways. `WorkerLoad` joins them all.

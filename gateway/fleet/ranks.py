@@ -1,4 +1,4 @@
-"""The data-parallel ranks of workers: the blocks and the work under way of each, as far as this gateway knows.
+"""The data-parallel ranks of workers: the blocks and the work under way of each, by this gateway's own records.
 
     choose              a request goes to a rank; its path counts as held there from now on, so that the next
                         request with the same prefix follows it
@@ -24,7 +24,7 @@ from workers.load_reports.engine_loads import EngineLoad
 from workers.load_reports.load_subscriber import SILENT_SECONDS
 
 BLOCKS_MAX = 131_072
-"""Blocks that are remembered of one worker: about 15 MB."""
+"""Blocks that are kept of one worker: about 15 MB."""
 
 RANK_EXTERNAL_WINDOW_SECONDS = 0.25
 """For this long after a request has ended here, its rank may still report it."""

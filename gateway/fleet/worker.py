@@ -105,7 +105,7 @@ class Worker:
         return self.health.routable and not (self.health.on_trial and self.load.streams)
 
     def snapshot(self, now: float) -> WorkerSnapshot:
-        """Return the worker as policies see it at this moment."""
+        """Return the worker's state at this moment, for policies."""
         load, report, speed = self.load, self.report, self.learnt.speed
         disaggregation = None
         if self.role is not Role.BOTH or report.role is not Role.BOTH:

@@ -46,7 +46,7 @@ STRAIN_ON_TRIAL = 1.8
 """Strain of a worker on trial: one more failure opens the circuit again."""
 
 STRAIN_OVER = 0.5
-"""Strain below which past failures are forgotten."""
+"""Strain below which past failures no longer count."""
 
 OPEN_SECONDS = 5.0
 OPEN_SECONDS_MAX = 60.0

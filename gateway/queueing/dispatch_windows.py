@@ -45,7 +45,7 @@ class DispatchWindows:
     """The windows of the workers of each model, which all gateways together may fill.
 
     They follow the service classes and tenants that this gateway has seen lately. Behind a load balancer all
-    gateways see the same ones.
+    gateways have the same ones.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ class RoomCounters:
             self._replace(counters.tags, counters.virtual_time)  # The policy has changed all of them.
 
     def _replace(self, tags: Mapping[str, float], virtual_time: float) -> None:
-        """Go on with these tags in place of all others."""
+        """Continue with these tags in place of all others."""
         before, adopted = self._tags, self._adopted_tags
         self._adopted_tags = {name: adopted.get(name, before.get(name, 0.0)) for name in tags}
         self._tags = dict(tags)

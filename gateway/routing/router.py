@@ -215,7 +215,7 @@ class Router:
     def _candidate(
         self, worker: WorkerSnapshot, prompt: PromptBlocks, match: PrefixMatch, held: TierBlocks, known: int
     ) -> Candidate:
-        """Return a worker that is known to hold `known` leading blocks; doubted blocks are told apart."""
+        """Return a worker that is known to hold `known` leading blocks; doubted blocks are kept apart."""
         counted = self._feedback.trusted_blocks(match, worker.id)
         matched = prompt.matched_tokens(counted)
         doubted = prompt.matched_tokens(known) - matched if known > counted else 0

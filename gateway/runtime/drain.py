@@ -1,4 +1,4 @@
-"""The end of a serving gateway: running requests may go on for a time, and new ones are refused.
+"""The end of a serving gateway: running requests may continue for a time, and new ones are refused.
 
     SIGTERM -> not ready, `drain.notice_seconds` -> new requests refused, at most `drain.seconds` -> all cancelled
 

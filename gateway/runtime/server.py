@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 BACKLOG = 1024
 DESCRIPTORS = 65536
 ADMIN_SECONDS_MAX = 1.0
-"""How long requests of operators may go on after SIGTERM."""
+"""How long requests of operators may continue after SIGTERM."""
 
 SWITCH_SECONDS = 0.0002
 """How long a thread that works on a long prompt keeps the interpreter lock while the event loop waits for it.

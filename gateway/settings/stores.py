@@ -77,7 +77,7 @@ class CellSettings(Branch, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=3600,
-            description="Time without a sign of life after which a gateway counts as dead. Other cells serve the "
+            description="Time without a renewed lease after which a gateway counts as dead. Other cells serve the "
             "tenants of a cell without a living gateway.",
         ),
     ] = 5.0

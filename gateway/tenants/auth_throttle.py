@@ -20,7 +20,7 @@ HOST_BITS = 64
 class AuthThrottle:
     """Counts failed authentications by address; `clock` is monotonic, in seconds.
 
-    Beyond ADDRESSES_MAX addresses, the address with the oldest failure is forgotten.
+    Beyond ADDRESSES_MAX addresses, the address with the oldest failure is dropped.
     """
 
     def __init__(self, failures_per_minute_max: int, clock: Callable[[], float]) -> None:

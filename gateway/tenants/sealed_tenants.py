@@ -21,7 +21,7 @@ from gateway.settings.types import Moment, Network
 
 NONCE_BYTES = 12
 KEYS_MAX = 100_000
-"""The most keys that are kept; rewriting more again and again would cost more than it is worth."""
+"""The most keys that are kept; rewriting more each time would cost more than it is worth."""
 
 
 class KnownKey(msgspec.Struct, frozen=True):

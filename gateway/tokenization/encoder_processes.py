@@ -50,7 +50,7 @@ SECONDS_PER_CHARACTER_MAX = 4e-6
 
 
 FAILED_TEXTS_MAX = 1024
-"""The most texts that are remembered, as hashes, because they could not be encoded."""
+"""The most texts that are kept, as hashes, because they could not be encoded."""
 FAILED_SECONDS = 600.0
 
 
@@ -163,7 +163,7 @@ class EncoderProcesses:
         return failed_at is not None and time.monotonic() - failed_at < FAILED_SECONDS
 
     def remember_failed(self, texts: Sequence[str]) -> None:
-        """Remember for a while that these texts cannot be encoded."""
+        """Record for a while that these texts cannot be encoded."""
         with self._lock:
             self._failed[_hash(texts)] = time.monotonic()
             if len(self._failed) > FAILED_TEXTS_MAX:

@@ -61,5 +61,5 @@ class Dialect(Protocol):
         ...
 
     def error_event(self, error: GatewayError) -> bytes:
-        """Return the last event of a stream that cannot go on."""
+        """Return the last event of a stream that cannot continue."""
         ...

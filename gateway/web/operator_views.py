@@ -46,7 +46,7 @@ class OperatorViews:
         """The explorer of finished requests. Raises Problem where none are kept."""
         explorer = self._gateway.explorer
         if explorer is None:
-            raise Problem(404, "No requests are remembered (telemetry.requests.kept_max: 0).")
+            raise Problem(404, "No requests are kept (telemetry.requests.kept_max: 0).")
         return explorer
 
     async def overview(self, parameters: Mapping[str, str]) -> dict[str, object]:

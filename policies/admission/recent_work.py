@@ -17,7 +17,7 @@ from heapq import nlargest
 from policies.admission.tenant_demand import TenantDemand
 
 PART_SECONDS = 2.0
-"""How long a part lasts: what came before the last two is forgotten. A burst is shorter."""
+"""How long a part lasts: what came before the last two is dropped. A burst is shorter."""
 
 TENANTS_MAX = 1024
 """Tenants that are counted by name in a part; a tenant with much of the work is among the first."""

@@ -8,7 +8,7 @@ requests come the share would be nothing, and a fixed number (`at_least`) is all
 
     |--------------- seconds ---------------|
     [ 12 / 1 ][ 9 / 0 ][ 14 / 3 ] ... [ 7 / 2 ]    requests / retries, in SLOTS slots of equal length
-    <-- forgotten, a slot at a time        now
+    <-- dropped, a slot at a time            now
 
 The current slot is not over yet, so the window is up to one slot shorter than `seconds`.
 

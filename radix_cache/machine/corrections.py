@@ -1,7 +1,7 @@
 """Corrections of the index, sent by the processes of a machine to the first one, which has the whole tree.
 
 A worker that reported fewer blocks than were known has lost the rest, and all nodes below them; only the first
-process knows these nodes. A correction is one datagram on a unix socket. If it is too large or lost, the worker's
+process has these nodes. A correction is one datagram on a unix socket. If it is too large or lost, the worker's
 next report brings it again.
 """
 

@@ -218,7 +218,7 @@ async def test_shortening_leaves_the_beginning(index):
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 1}
 
 
-async def test_forgetting_a_worker_forgets_its_predictions_too(index):
+async def test_forgetting_a_worker_removes_its_predictions_too(index):
     index.confirm(SPACE, path(1, 2, 3), W)
     index.record(SPACE, path(7, 8), W, "r2")
     index.confirm(SPACE, path(1, 2, 3), V)

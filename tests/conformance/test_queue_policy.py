@@ -42,7 +42,7 @@ def order(request):
 
 @few
 @given(waiting=tickets)
-def test_somebody_goes_whenever_somebody_waits(policy, waiting):
+def test_a_request_has_its_turn_whenever_requests_wait(policy, waiting):
     turn = policy.next(QueueCounters(), waiting, 0.0)
     assert (turn is None) == (not waiting)
     assert turn is None or turn.ticket in waiting
@@ -84,7 +84,7 @@ def test_what_is_kept_of_tenants_that_are_gone_is_bounded(policy):
 
 @few
 @given(waiting=tickets.filter(bool), now=st.floats(0, 2e6))
-def test_an_order_gives_one_of_those_who_wait(order, waiting, now):
+def test_an_order_returns_one_of_the_waiting_requests(order, waiting, now):
     assert order.first(waiting, now) in waiting
 
 

@@ -216,7 +216,7 @@ async def test_renewing_keeps_a_lease(store, ask):
     assert isinstance(await store.reserve(ask(scope)), Refusal)
 
 
-async def test_standings_tell_when_a_limit_is_whole_again(store, ask):
+async def test_standings_show_when_a_limit_is_whole_again(store, ask):
     lease = await store.reserve(ask(Scope(name="t", limits=(REQUESTS,))))
     assert lease.limit_statuses[0].remaining == 4
     assert lease.limit_statuses[0].reset_seconds == pytest.approx(720, abs=5)
@@ -269,7 +269,7 @@ async def test_several_windows_of_one_unit_hold_at_once(store, ask):
     assert await left(store, ask, scope) == [750, 750, 50]
 
 
-async def test_a_budget_of_the_calendar_begins_anew_when_its_month_is_over(store, ask):
+async def test_a_budget_of_the_calendar_begins_again_when_its_month_is_over(store, ask):
     scope = Scope(name="t", limits=(BUDGET,))
     await store.reserve(ask(scope, prompt=1000))
     refusal = await store.reserve(ask(scope, prompt=1))

@@ -214,7 +214,7 @@ async def test_no_answer_before_the_first_byte_is_unreachable(adapter, worker, s
     ],
     ids=["seconds", "a fraction", "half a date", "a date", "nothing"],
 )
-async def test_a_busy_worker_may_say_when_to_come_back(adapter, worker, said, seconds):
+async def test_the_retry_after_of_a_busy_worker_is_reported(adapter, worker, said, seconds):
     worker.then(status=503, headers=said)
     with pytest.raises(WorkerFailed) as raised:
         await read(adapter, call())
@@ -269,7 +269,7 @@ async def test_silence_before_the_first_byte_is_bounded(adapter, worker):
     assert worker.seen[0].ended == "aborted"
 
 
-async def test_whoever_waits_at_a_worker_that_is_down_can_go_elsewhere(adapter, worker):
+async def test_calls_that_wait_at_a_worker_that_is_down_can_be_abandoned(adapter, worker):
     await read(adapter, call())  # The next one takes its connection, of which nothing has come back yet.
     worker.then(silent=True)
     waiting = asyncio.create_task(read(adapter, call()))
@@ -315,7 +315,7 @@ async def test_being_cancelled_makes_the_worker_stop(adapter, worker):
     await asyncio.wait_for(worker.seen[0].done.wait(), 60)
 
 
-async def test_a_probe_tells_what_is_served(adapter, worker, kind):
+async def test_a_probe_reports_what_is_served(adapter, worker, kind):
     worker.models = ["m", "n"]
     report = await adapter.probe()
     assert report.models == ("m", "n")
@@ -323,7 +323,7 @@ async def test_a_probe_tells_what_is_served(adapter, worker, kind):
         assert (report.kv_tokens_max, report.instance_id) == (100_000, "first")
 
 
-async def test_a_worker_that_is_not_ready_says_so(adapter, worker, kind):
+async def test_the_probe_of_a_worker_that_is_not_ready_fails(adapter, worker, kind):
     if kind in ("openai", "ollama"):
         pytest.skip("an OpenAI-compatible server and Ollama have no way to say that they are not ready")
     worker.ready = False
@@ -335,7 +335,7 @@ async def test_a_worker_that_is_not_ready_says_so(adapter, worker, kind):
     "listed",
     [b'{"data":[{"id":"\xff"}]}', b"[]", b"", b"{", b'{"x":' + b"[" * 100_000, b'{"data":[{"id":1e999}]}'],
 )
-async def test_a_worker_that_talks_nonsense_is_unreachable(adapter, worker, listed):
+async def test_a_worker_whose_list_is_unreadable_is_unreachable(adapter, worker, listed):
     worker.listed = listed
     with pytest.raises(WorkerFailed):
         await adapter.probe()

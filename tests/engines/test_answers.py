@@ -41,7 +41,7 @@ async def test_a_streamed_answer_is_the_whole_one_in_pieces(gateway, engine, mod
     assert usage["completion_tokens"] == answer["usage"]["completion_tokens"]
 
 
-async def test_usage_is_kept_from_who_did_not_ask_for_it(gateway, engine, model_of):
+async def test_usage_is_withheld_from_clients_that_did_not_request_it(gateway, engine, model_of):
     async with gateway(engine, kind=engine.kind, **model_of(engine.page_size)) as running:
         async with running.chat(model=MODEL, messages=conversation(3), stream=True, max_tokens=4) as response:
             lines = [line.strip() async for line in response.content if line.startswith(b"data: ")]

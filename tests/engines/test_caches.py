@@ -114,7 +114,7 @@ async def test_a_client_that_leaves_leaves_the_index_exact(gateway, engine, mode
         assert held(running) == len(feed_of(running).follower)
 
 
-async def test_a_flush_is_heard(gateway, engine, model_of):
+async def test_a_flush_is_received(gateway, engine, model_of):
     async with gateway(engine, kind=engine.kind, **model_of(engine.page_size)) as running:
         await foretold(running, conversation(1))
         assert held(running) > 0
@@ -129,7 +129,7 @@ async def test_a_flush_is_heard(gateway, engine, model_of):
         assert held(running) == len(feed_of(running).follower) > 0
 
 
-async def test_a_gateway_that_comes_later_is_told_what_was_before(gateway, engine, model_of):
+async def test_a_gateway_that_starts_later_gets_earlier_events(gateway, engine, model_of):
     async with gateway(engine, kind=engine.kind, **model_of(engine.page_size)) as first:
         await foretold(first, conversation(1))
         pages = len(feed_of(first).follower)

@@ -102,7 +102,7 @@ async def test_an_engine_that_serves_this_machine_publishes_what_it_caches_to_th
         assert listening(ports) == {"127.0.0.1"}
 
 
-async def test_how_busy_a_launched_sglang_is_and_how_fast_it_was_is_heard(worker, finding):
+async def test_load_and_speed_of_a_launched_sglang_are_received(worker, finding):
     if worker.engine.kind != "sglang":
         pytest.skip("vLLM has no load feed")
     async with finding() as running:

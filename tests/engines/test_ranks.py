@@ -20,7 +20,7 @@ def ports(addresses):
     return {int(at.rpartition(":")[2]) for at in addresses}
 
 
-async def test_each_rank_is_followed_and_heard_at_a_port_of_its_own(worker, gateway, model_of):
+async def test_each_rank_has_feeds_at_ports_of_its_own(worker, gateway, model_of):
     found = {"discovery": '[{"kind": "redis"}]', "redis.prefix": worker.prefix}
     async with gateway(**found, **model_of(SglangOfTwoRanks.page_size)) as running:
         await is_up(running, worker)

@@ -19,7 +19,7 @@ def test_a_test_says_how_long_it_may_take(request, marker, seconds):
     assert seconds_max(request.node) == seconds
 
 
-def test_who_says_nothing_has_the_bound_of_all(request):
+def test_a_test_without_a_bound_has_the_bound_of_all(request):
     told = request.config.getoption("timeout")
     expected = told if told is not None else request.config.getini("timeout")
     assert seconds_max(request.node) == float(expected)

@@ -17,6 +17,14 @@ PERSONS = re.compile(
 NEVER = {"whoever", "whomever", "nobody", "somebody", "everybody"}
 PERSONS_PER_1000_WORDS_MAX = 0.5
 
+SPEECH = re.compile(
+    r"\b(anew|again and again|told|hears?|heard|signs? of life)\b"
+    r"|\b(worker|engine|gateway|queue|index|Redis|request|process|shard|policy|feed|store|peer)s? "
+    r"(knows?|says?|asks?|tells?|wants?|believes?|remembers?|forgets?|sees?|thinks?|speaks?)\b",
+    re.IGNORECASE,
+)
+"""Things as speakers, and phrases of stories: a worker reports, a gateway requests, an index has."""
+
 NOT_ALONE = re.compile(
     r"\b(they|them|those|these|who|whom|whoever|nobody|somebody|everybody|anybody)\b"
     r"|\b(of|than|from|how often) that\b"
@@ -68,6 +76,16 @@ def test_prose_names_things_and_not_persons():
     assert NEVER & {word for word, *_ in found} == set(), shown
     rate = 1000 * len(found) / words
     assert rate < PERSONS_PER_1000_WORDS_MAX, f"{rate:.2f} per 1,000 words:\n{shown}"
+
+
+def test_prose_makes_no_speakers_of_things():
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in SOURCES
+        for number, line in prose(path)
+        if SPEECH.search(line)
+    ]
+    assert found == [], "\n".join(found)
 
 
 def test_the_help_of_every_metric_stands_alone():

@@ -11,7 +11,7 @@ class LiveRequests:
     """The requests in progress, by the names that clients give them.
 
     A client may send a name twice, for example when it retries before the worker noticed the lost connection. So
-    the engine knows each request by a number of the worker's own, and a name covers all of its numbers.
+    in the engine each request has a number of the worker's own, and a name covers all of its numbers.
     """
 
     def __init__(self) -> None:

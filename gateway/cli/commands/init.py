@@ -73,7 +73,7 @@ def _addresses() -> list[str]:
 def _look_at(urls: list[str]) -> tuple[list[FoundWorker], list[str]]:
     """Print what the workers report of themselves; return it, and the addresses that do not answer.
 
-    A worker that does not answer is named without its kind, which the gateway asks for when it runs.
+    A worker that does not answer is named without its kind, which the gateway determines when it runs.
     """
     found: list[FoundWorker] = []
     silent = []

@@ -37,8 +37,8 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="URL",
-            help="Address of a worker, instead of a settings file. The gateway asks the worker for what it needs "
-            "to know. May be repeated.",
+            help="Address of a worker, instead of a settings file. The gateway reads the worker's kind, models and "
+            "block size from its answers. May be repeated.",
             show_default=False,
         ),
     ] = None,

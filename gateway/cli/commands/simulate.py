@@ -85,7 +85,7 @@ def simulate(
         bool,
         typer.Option(
             "--speeds-rated/--speeds-learnt",
-            help="Whether gateways know unequal speeds from the settings, or learn them from answers alone.",
+            help="Whether gateways have unequal speeds from the settings, or learn them from answers alone.",
         ),
     ] = True,
     order: Annotated[str, typer.Option(help=f"Order of each engine's queue: {', '.join(ORDERS)}.")] = "fcfs",
@@ -122,7 +122,7 @@ def simulate(
         int,
         typer.Option(
             help="Number of cells, with the same number of gateways in each. A tenant belongs to one of them, and "
-            "cells tell each other loads late, as gateways do. Implies --queue.",
+            "cells get each other's loads late, as gateways do. Implies --queue.",
             min=1,
             max=1000,
         ),

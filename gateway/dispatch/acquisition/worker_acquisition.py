@@ -202,7 +202,7 @@ class WorkerAcquisition:
     ) -> tuple[Decision, QueuedRequest]:
         """Rank the workers, and count the request in the demand that the dispatch windows follow.
 
-        Returns the ranking, and the request as the queue sees it.
+        Returns the ranking, and the request's ticket of the queue.
         """
         windows, model, tenant = self._window.of_all_gateways, pending.ctx.model.name, pending.ctx.tenant.id
         waits = bool(room.waiters.by_number) and not shared and self._waits_whatever_the_ranking(pending)

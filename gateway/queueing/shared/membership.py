@@ -50,7 +50,7 @@ LATE_SECONDS = 0.2
 """Redis counts as away after LATE_MAX late decisions in a row that span LATE_SECONDS; one stall alone makes every
 decision late that is under way."""
 
-FORGOTTEN = "Redis has forgotten this gateway"
+UNLISTED = "Redis no longer lists this gateway"
 
 
 class Membership:
@@ -148,7 +148,7 @@ class Membership:
                 elif self._clock() >= self._join_at:
                     await self._join()
             except NotJoined:
-                self.go_away(FORGOTTEN)
+                self.go_away(UNLISTED)
             except RedisDown as err:
                 self.go_away(str(err))
             try:
@@ -208,7 +208,7 @@ class Membership:
         except RedisDown as err:
             self.go_away(str(err))
         except NotJoined:
-            self.go_away(FORGOTTEN)
+            self.go_away(UNLISTED)
         else:
             self._late = 0
             return reply
@@ -221,7 +221,7 @@ class Membership:
         except RedisDown as err:
             self.go_away(str(err))
         except NotJoined:
-            self.go_away(FORGOTTEN)
+            self.go_away(UNLISTED)
         return None
 
     def send(self, call: Awaitable[QueueReply]) -> None:

@@ -24,7 +24,7 @@ class SharedRoute(msgspec.Struct, frozen=True, gc=False):
     fixed_ms: float
     ms_per_token: float = 0.0
     queued_tokens: int = 0
-    """Tokens queued there as far as this gateway knows. Where several shards use the worker, they are its queue."""
+    """Tokens queued there by this gateway's counts. Where several shards use the worker, they are its queue."""
     slots: int = 0
     """Requests that the worker runs at a time; 0: not known."""
     computed_tokens: int = 0

@@ -1,5 +1,5 @@
 -- What reserving and settling do to the meters of all limits of a call: `judge` refuses, `take` charges, `end_charges`
--- settles, `add_statuses` tells what is left. A meter is the usage of one limit: windows.lua.
+-- settles, `add_statuses` adds what is left. A meter is the usage of one limit: windows.lua.
 
 -- Charges a meter with `more`, which a lease has used beyond its reservation and whose record is gone. Usage that was put
 -- back after a loss of data has it already. Returns whether it was charged.
@@ -33,7 +33,7 @@ end
 --   settles   whether the lease is settled; else it is released
 --   restored  key with the times at which long windows were put back after a loss of data (restore.lua); nil for none
 --   age_ms    ms since the lease ended
--- A receipt tells whether what was charged still counts in the meter: when the window ends in which it was charged or,
+-- A receipt shows whether what was charged still counts in the meter: when the window ends in which it was charged or,
 -- of a smooth limit, when it will have drained.
 --
 -- In `lease.charges` limit number `at` has two places: 2 * at - 1 what it was charged, 2 * at the receipt.

@@ -7,7 +7,7 @@
 --       7: cost by unit, packed  8: number of the key of restore, 0: lost usage cannot be put back
 --       9: the limits, packed: of each the number of its key, unit (0: concurrency), reset, period, length in us,
 --       amount, mode, the usage at which an alert is sent (0: never), and name  10: number of the lease in its record;
---       one that was reserved together with others is found here, but never reserved anew
+--       one that was reserved together with others is found here, but never reserved again
 -- Returns {outcome, server time in ms, limit, retry in us, number of shadowed limits, these limits,
 --        remaining of limit 1, its reset in us, ...}
 --       outcome 1 granted; 0 refused by that limit (retry -1: never); -1 too late, or already ended;

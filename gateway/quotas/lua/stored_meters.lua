@@ -1,7 +1,7 @@
 -- The meters of limits in Redis: which hash has which, how they are read and written, and how long they are kept.
 -- windows.lua has what a meter is.
 
--- Limits of calls and their keys, by the packed text in which calls have them: the same few come again and again.
+-- Limits of calls and their keys, by the packed text in which calls have them: the same few recur.
 -- Forgotten ones are read again. A layout is {limits, groups}; a group has the limits whose meters are in one hash.
 local LAYOUTS_MAX = 10000
 local layouts, layout_count = {}, 0

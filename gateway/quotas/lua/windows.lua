@@ -14,7 +14,7 @@ local function now_us()
 end
 
 -- Returns the meter of a limit from its stored form, as it is now: drained, or of a new window where the old one is
--- over. Here a budget begins anew.
+-- over. Here a budget begins again.
 local function meter_of(stored, limit, now)
   local used, mark, alerted_until = 0, 0, 0
   if stored then

@@ -53,7 +53,7 @@ class ConnectionLimiter:
 
 
 class CountedConnection(asyncio.Protocol):
-    """The protocol of one connection: events go on to `inner`, unless the connection was refused."""
+    """The protocol of one connection: events are passed to `inner`, unless the connection was refused."""
 
     def __init__(self, limiter: ConnectionLimiter, inner: asyncio.Protocol) -> None:
         self._limiter = limiter

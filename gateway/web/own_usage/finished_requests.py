@@ -41,11 +41,11 @@ async def own_request(explorer: RequestExplorer | None, tenant: Tenant, identity
     """Return one finished request of the tenant. Raises NotFound."""
     found = await _remembering(explorer).find(identity)
     if found is None or found.tenant != tenant.id:
-        raise NotFound("None of your requests that are remembered has this id.")
+        raise NotFound("None of your kept requests has this id.")
     return for_tenant(found)
 
 
 def _remembering(explorer: RequestExplorer | None) -> RequestExplorer:
     if explorer is None:
-        raise NotFound("This gateway remembers no requests.")
+        raise NotFound("This gateway keeps no requests.")
     return explorer

@@ -145,7 +145,7 @@ pods by their addresses: for it they are discovered.
 {{- end -}}
 
 {{/*
-The values' models, and those of pools that may have no engine at times: the gateway knows these models also then, and
+The values' models, and those of pools that may have no engine at times: the gateway has these models also then, and
 their requests wait for the first engine. An adapter among them that the values do not name has the tokenizer, the
 prices and the further settings of its pool's model.
 */}}
@@ -181,7 +181,7 @@ prices and the further settings of its pool's model.
 {{- toYaml $models -}}
 {{- end -}}
 
-{{/* "yes" if gateways ask the API of the cluster, else empty. */}}
+{{/* "yes" if gateways call the API of the cluster, else empty. */}}
 {{- define "radixgate.asksCluster" -}}
 {{- if include "radixgate.roles" . | fromYaml -}}yes{{- end -}}
 {{- end -}}

@@ -215,7 +215,7 @@ async def test_a_worker_at_work_is_not_put_to_sleep(operated):
         await running.until(lambda: running.idle)
 
 
-async def test_an_engine_sleeps_when_its_gateways_have_heard_of_it(operated):
+async def test_an_engine_sleeps_when_its_gateways_have_been_notified(operated):
     async with ScriptedWorker() as one, that_sleeps() as two, operated(one, two) as running:
         worker, found = running.here.gateway.fleet["w1"], []
         sleep = worker.adapter.sleep

@@ -132,7 +132,7 @@ async def test_one_gateway_of_a_cell_does_it_and_another_takes_over(cell):
             await until(lambda: second.others)
 
 
-async def test_a_gateway_that_does_not_know_its_cells_load_lets_another_one_tell_it(cell):
+async def test_a_gateway_without_its_cells_load_lets_another_one_publish_it(cell):
     load = LoadTotals(40, 2, 500)
     async with cell("west", "w1", {"w": load}) as first, cell("east", "e1", {}) as east:
         await until(lambda: east.others == {"w": load})

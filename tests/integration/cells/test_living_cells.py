@@ -24,7 +24,7 @@ async def made(own_valkey, tmp_path):
     await scripts.close()
 
 
-async def test_gateways_know_the_urls_of_all_cells(made):
+async def test_gateways_have_the_urls_of_all_cells(made):
     one, two, other = made("east"), made("east", "http://10.0.0.2/"), made("west", "http://10.0.0.3")
     for each in (one, two, other, one, two):
         await each.renew()

@@ -37,7 +37,7 @@ async def knows(fleet, cell, count):
 
 
 @pytest.mark.parametrize("fleet", [{}], indirect=True, ids=["default window"])
-async def test_a_cell_knows_the_load_of_another_and_forgets_it(fleet):
+async def test_a_cell_counts_the_load_of_another_and_drops_it_when_that_is_gone(fleet):
     fleet, workers = fleet
     east, west = fleet.gateways["east"][0], fleet.gateways["west"][0]
     gate = asyncio.Event()

@@ -233,7 +233,7 @@ async def test_a_vllm_as_it_comes_is_told_the_flags_it_lacks():
     ) in output
 
 
-async def test_what_a_vllm_does_not_tell_is_unknown_and_no_guess():
+async def test_what_a_vllm_does_not_report_is_unknown():
     """No metrics, no list of sources, an error where a completion should be."""
     gets = {"v1/models": models("vllm"), "version": {"version": "0.11.0"}, "metrics": 500}
     async with Engine(gets, [503, 503]) as engine:

@@ -156,7 +156,7 @@ async def test_show_draws_the_tree(cli, planted):
     assert lines[4:] == ["3 of 3 nodes shown."]
 
 
-async def test_show_and_stats_tell_what_lies_off_the_gpu(cli, store, planted):
+async def test_show_and_stats_count_what_lies_off_the_gpu(cli, store, planted):
     await store.shorten(ALL, path("zz"), planted[1], 0, Tier.GPU)
     await store.shorten(ALL, path("zz"), planted[1], 1, Tier.HOST)
     _, output, _ = await cli("show", "--tenant", "open")
@@ -363,7 +363,7 @@ async def test_a_model_of_a_tenant_is_cleared(cli, planted):
     assert set(await blocks(cli)) == {("llama", "tenant:acme"), ("llama", "group:team"), ("llama", "")}
 
 
-async def test_a_worker_is_cleared_and_begins_anew(cli, client, store, planted):
+async def test_a_worker_is_cleared_and_begins_again(cli, client, store, planted):
     assert (await cli("clear", "--worker", "gpu-a", "--yes"))[0] == 0
     found = json.loads((await cli("stats", "--json"))[1])
     assert {row["worker"]: row["blocks"] for row in found["workers"]} == {"gpu-a": 0, "gpu-b": 12}

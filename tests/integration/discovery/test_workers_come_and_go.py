@@ -153,7 +153,7 @@ async def test_a_worker_that_no_more_renews_its_lease_leaves_and_so_do_its_count
             await redis.close()
 
 
-async def test_changes_of_the_registry_are_told_and_renewed_leases_are_not(gateway, monkeypatch):
+async def test_changes_of_the_registry_are_announced_and_renewed_leases_are_not(gateway, monkeypatch):
     # Without notifications nothing would be read again before the test is over.
     monkeypatch.setattr(worker_registry, "READ_SECONDS", 600)
     monkeypatch.setattr(discovery, "DRAINED_SECONDS", 600)

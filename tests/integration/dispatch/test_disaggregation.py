@@ -230,7 +230,7 @@ async def test_sglang_halves_serve_only_together(gateway):
                 assert (await response.json())["error"]["code"] == "no_worker"
 
 
-async def test_places_of_both_are_told_to_the_other_gateways(gateway, tmp_path):
+async def test_placements_on_both_are_announced_to_the_other_gateways(gateway, tmp_path):
     async with ScriptedWorker() as prefill, ScriptedWorker() as decode:
         prefill.then(silent=True)
         decode.then(silent=True)

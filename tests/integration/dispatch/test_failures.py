@@ -363,7 +363,7 @@ async def test_a_model_that_a_silent_worker_may_have_is_no_unknown_one(gateway):
             assert await status_of(running, model="nobody") == 404
 
 
-async def test_a_worker_whose_models_are_in_the_settings_need_not_have_spoken(gateway):
+async def test_a_worker_whose_models_are_in_the_settings_need_not_have_answered(gateway):
     async with ScriptedWorker() as worker, ScriptedWorker() as silent:
         silent.ready = False
         workers = [

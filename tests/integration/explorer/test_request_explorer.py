@@ -119,7 +119,7 @@ async def test_a_tenant_sees_its_own_requests_without_workers(gateway):
             assert response.status == 401
 
 
-async def test_a_gateway_that_remembers_nothing_says_so(gateway):
+async def test_a_gateway_that_keeps_no_requests_answers_so(gateway):
     settings = {"telemetry.requests.kept_max": "0"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         identity = await asked(running)

@@ -216,7 +216,7 @@ async def test_there_are_no_files_without_a_database(gateway):
             assert (status, body["error"]["code"]) == (404, "not_found")
 
 
-async def test_files_may_live_in_a_bucket(gateway, s3_server, tmp_path):
+async def test_files_may_be_in_a_bucket(gateway, s3_server, tmp_path):
     bucket = await s3_server.bucket()
     where = {"bucket": bucket, "endpoint": s3_server.url, "access_key_id": "a", "secret_access_key": "b"}
     settings = with_database(**{f"files.s3.{name}": value for name, value in where.items()})

@@ -55,7 +55,7 @@ def one(running):
     return running.here.gateway.fleet["w0"]
 
 
-async def test_what_a_worker_publishes_is_heard_and_shown(gateway, tmp_path):
+async def test_what_a_worker_publishes_is_received_and_shown(gateway, tmp_path):
     operated = {
         "database.url": f"sqlite:///{tmp_path}/tenants.db",
         "admin.token": "7be41c0d9a5f4e3288c6d1b0f7a9e253",
@@ -78,7 +78,7 @@ async def test_what_a_worker_publishes_is_heard_and_shown(gateway, tmp_path):
                 assert (await answer.json())["data"][0]["load_feed_up"] is True
 
 
-async def test_a_worker_whose_feed_falls_silent_is_asked(gateway, monkeypatch):
+async def test_a_worker_whose_feed_stops_is_probed(gateway, monkeypatch):
     monkeypatch.setattr(loads_module, "SILENT_SECONDS", 0.5)
     async with publishing({"running": 5}) as (worker, _, tasks):
         async with gateway(worker) as running:
@@ -105,7 +105,7 @@ async def test_a_request_goes_past_the_rank_that_others_keep_busy(gateway):
     assert [seen.body["routed_dp_rank"] for seen in worker.seen[1:]] == [1 - home, 1 - home]
 
 
-async def test_a_worker_begins_with_the_speed_that_its_engine_says_it_had(gateway):
+async def test_a_worker_begins_with_the_speed_that_its_engine_reports(gateway):
     told = {"prefilled": 4 * TOKENS_ENOUGH, "prefill_us": 4 * TOKENS_ENOUGH * 25}
     async with publishing(told) as (worker, _, _):
         async with gateway(worker) as running:
@@ -128,7 +128,7 @@ async def test_the_settings_say_where_a_worker_publishes_or_that_nobody_listens(
             assert not one(running).load.has_load_feed
 
 
-async def test_workers_beyond_the_bound_are_asked_and_the_log_says_so_once(gateway, monkeypatch, caplog):
+async def test_workers_beyond_the_bound_are_probed_and_that_is_logged_once(gateway, monkeypatch, caplog):
     monkeypatch.setattr(feeds_module, "SUBSCRIBERS_MAX", 1)
     async with publishing({"running": 2}) as (worker, _, _), publishing({}, {}) as (other, _, _):
         async with gateway(worker, other) as running:

@@ -137,7 +137,7 @@ async def test_when_the_writer_is_killed_the_other_writes_and_later_removals_app
             assert "w" in here.index.followed
 
 
-async def test_what_a_dead_writer_told_and_the_worker_took_back_is_cut(own_valkey, join):
+async def test_what_a_dead_writer_recorded_and_the_worker_has_removed_is_cut(own_valkey, join):
     async with published() as publisher:
         publisher.publish(chain(10, 4))
         first = await join(publisher)
@@ -197,7 +197,7 @@ async def test_a_gateway_that_leaves_is_followed_at_once(join):
         await other.until(lambda: other.held == 2)
 
 
-async def test_without_a_warm_second_the_worker_is_in_doubt_until_it_begins_anew(join):
+async def test_without_a_warm_second_the_worker_is_in_doubt_until_it_restarts(join):
     async with published() as publisher:
         publisher.publish(chain(10, 4))
         first = await join(publisher)
@@ -219,7 +219,7 @@ async def test_without_a_warm_second_the_worker_is_in_doubt_until_it_begins_anew
         assert "w" in second.index.followed
 
 
-async def test_a_gap_that_nobody_fills_is_known_to_all_and_live_events_go_on(join):
+async def test_a_gap_that_no_replay_fills_is_known_to_all_and_live_events_continue(join):
     async with published() as publisher:
         gateways = [await join(publisher, replay=False) for _ in range(3)]
         writer = gateways[0]
@@ -235,7 +235,7 @@ async def test_a_gap_that_nobody_fills_is_known_to_all_and_live_events_go_on(joi
         assert not any("w" in each.index.followed for each in gateways)
 
 
-async def test_while_redis_is_away_followers_go_on_and_tell_it_afterwards(own_valkey, join):
+async def test_while_redis_is_away_followers_continue_and_record_it_afterwards(own_valkey, join):
     async with published() as publisher:
         publisher.publish(chain(10, 4))
         here = await join(publisher)
@@ -272,7 +272,7 @@ async def test_gateways_that_come_and_go_leave_the_tree_as_the_worker_is(join):
         await here.until(lambda: here.held == sum(pages.values()) and "w" in here.index.followed)
 
 
-async def test_a_large_cache_is_told_in_short_turns(join, monkeypatch):
+async def test_a_large_cache_is_recorded_in_short_steps(join, monkeypatch):
     paths, depth = 400, 50
     async with published() as publisher:
         for at in range(paths):
@@ -312,7 +312,7 @@ async def test_a_large_cache_is_told_in_short_turns(join, monkeypatch):
 
 
 @pytest.mark.parametrize("hearing", [1, 2])
-async def test_whoever_hears_the_worker_follows_it(join, hearing):
+async def test_a_gateway_that_receives_the_workers_events_follows_it(join, hearing):
     async with published() as publisher:
         publisher.publish(chain(10, 3))
         nowhere = SimpleNamespace(port=free_port(), replay_port=free_port())

@@ -57,9 +57,7 @@ class Engine:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_what_an_earlier_writer_did_not_tell_or_told_too_much_is_made_good_in_every_tier(
-    seed, redis_url
-):
+async def test_records_that_an_earlier_writer_missed_or_left_are_corrected_in_every_tier(seed, redis_url):
     chance = random.Random(seed)
     here = await replica(redis_url, Keys(prefix=f"t{uuid4().hex}", shards=1), time.monotonic, **BOUNDS)
     here.index.enrol(W, "")

@@ -106,7 +106,7 @@ async def test_a_history_with_clears_in_it_ends_where_the_worker_is(following):
             assert one.parts.index.replica.tenures["w"] == tenure
 
 
-async def test_a_worker_that_was_away_and_kept_its_cache_is_told_again(following):
+async def test_a_worker_that_was_away_and_kept_its_cache_is_recorded_again(following):
     async with published() as publisher, following(publisher) as here:
         publisher.publish(chain(10, 3))
         await here.holds_and_keeps(3)
@@ -127,7 +127,7 @@ async def test_a_worker_that_was_away_and_lost_its_cache_holds_nothing(following
         await here.holds_and_keeps(0)
 
 
-async def test_what_the_index_has_of_a_past_that_no_gateway_heard_end_is_taken_back(following):
+async def test_what_the_index_has_of_a_past_whose_end_no_gateway_received_is_removed(following):
     async with published() as publisher:
         publisher.publish(chain(10, 4))
         async with following(publisher) as one:
@@ -137,7 +137,7 @@ async def test_what_the_index_has_of_a_past_that_no_gateway_heard_end_is_taken_b
             await other.holds_and_keeps(2)
 
 
-async def test_a_worker_that_publishes_elsewhere_now_holds_nothing_until_it_says_so(following):
+async def test_a_worker_that_publishes_elsewhere_now_holds_nothing_until_it_reports_it(following):
     async with published() as publisher, published() as another, following(publisher) as here:
         publisher.publish(chain(10, 3))
         await here.holds_and_keeps(3)
@@ -161,7 +161,7 @@ CLOSED = ("ACL SETUSER default -fcall", "ACL SETUSER default +fcall")
     ids=["stored", "removed", "both"],
 )
 @pytest.mark.parametrize(("refuse", "take"), [FULL, CLOSED], ids=["full", "closed"])
-async def test_what_redis_did_not_take_is_told_when_it_does(following, own_valkey, missed, refuse, take):
+async def test_what_redis_did_not_take_is_sent_when_it_does(following, own_valkey, missed, refuse, take):
     async with published() as publisher, following(publisher, own_valkey) as here:
         publisher.publish(chain(10, 3))
         await here.holds_and_keeps(3)

@@ -90,7 +90,7 @@ async def test_blocks_of_several_pages_count_when_all_of_their_pages_are_there(
         assert held(running) > 10
 
 
-async def test_a_flush_is_heard(gateway, small, model_settings):
+async def test_a_flush_is_received(gateway, small, model_settings):
     async with gateway(small, kind="embedded", **model_settings) as running:
         await ask(running, conversation(1))
         await heard(running)
@@ -104,7 +104,7 @@ async def test_a_flush_is_heard(gateway, small, model_settings):
         assert held(running) == len(feed_of(running).follower) > 0
 
 
-async def test_a_redis_that_forgot_everything_is_told_again(gateway, small, model_settings, own_valkey):
+async def test_a_redis_that_lost_everything_is_filled_again(gateway, small, model_settings, own_valkey):
     async with gateway(small, kind="embedded", **model_settings, **{"redis.url": own_valkey.url}) as running:
         await ask(running, conversation(1))
         await heard(running)
@@ -127,7 +127,7 @@ async def test_a_tenure_that_ends_for_another_reason_costs_nothing_that_is_there
         await running.until(lambda: held(running) == pages == len(feed_of(running).follower))
 
 
-async def test_a_gateway_that_comes_later_is_told_what_was_before(gateway, small, model_settings):
+async def test_a_gateway_that_starts_later_gets_earlier_events(gateway, small, model_settings):
     async with gateway(small, kind="embedded", **model_settings) as first:
         await ask(first, conversation(1))
         await heard(first)
@@ -138,7 +138,7 @@ async def test_a_gateway_that_comes_later_is_told_what_was_before(gateway, small
         assert len(feed_of(second).follower) == pages == held(second)
 
 
-async def test_a_worker_that_begins_anew_is_noticed_by_its_events(gateway, small_of, model_settings):
+async def test_a_worker_that_restarts_is_noticed_by_its_events(gateway, small_of, model_settings):
     small = small_of()
     async with gateway(small, kind="embedded", **model_settings) as running:
         await ask(running, conversation(1))
@@ -154,7 +154,7 @@ async def test_a_worker_that_begins_anew_is_noticed_by_its_events(gateway, small
         assert held(running) == len(feed_of(running).follower) > 0
 
 
-async def test_tenants_are_told_apart_by_their_salt(gateway, small, model_settings):
+async def test_tenants_are_kept_apart_by_their_salt(gateway, small, model_settings):
     async with gateway(small, kind="embedded", **model_settings) as running:
         await ask(running, conversation(1), tenant="acme")
         await ask(running, conversation(1), tenant="globex")

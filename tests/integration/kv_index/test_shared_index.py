@@ -63,7 +63,7 @@ async def test_what_one_gateway_learns_the_other_uses(gateway, redis_url):
         assert where(a, b)[1 - first] == 0
 
 
-async def test_a_gateway_that_starts_knows_a_small_tree_before_it_serves(gateway, redis_url, monkeypatch):
+async def test_a_gateway_that_starts_has_a_small_tree_before_it_serves(gateway, redis_url, monkeypatch):
     monkeypatch.setattr(shared_index_parts, "LOAD_SECONDS_MAX", 60.0)
     async with ScriptedWorker() as worker:
         async with gateway(worker, **{"redis.url": redis_url}) as first:
@@ -157,7 +157,9 @@ async def test_a_prediction_that_failed_is_withdrawn_everywhere(gateway):
         assert index_of(other).index.replica.blocks == 0
 
 
-async def test_while_redis_is_away_requests_go_on_and_what_was_learnt_is_told_afterwards(gateway, own_valkey):
+async def test_while_redis_is_away_requests_are_served_and_what_was_learnt_is_recorded_afterwards(
+    gateway, own_valkey
+):
     settings = {"redis.url": own_valkey.url, "redis.timeout_ms": "50"}
     async with ScriptedWorker() as a, ScriptedWorker() as b, gateway(a, b, **settings) as running:
         parts = index_of(running)

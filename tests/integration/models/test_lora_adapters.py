@@ -109,7 +109,7 @@ async def test_a_prefix_of_an_adapter_is_no_hit_for_the_model_nor_for_another_ad
 
 @pytest.mark.parametrize("model", ["shared", MODEL])
 @pytest.mark.parametrize("holder", [0, 1])
-async def test_kv_events_alone_tell_the_index_which_worker_holds_a_prefix_of_the_adapter(
+async def test_kv_events_alone_record_which_worker_holds_a_prefix_of_the_adapter(
     gateway, workers, model_settings, records, model, holder
 ):
     shared = {"acme": {"isolation": {"mode": "shared"}}}

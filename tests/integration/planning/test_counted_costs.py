@@ -34,7 +34,7 @@ async def test_the_plan_is_within_a_fifth_of_what_is_counted(gateways, tmp_path)
     assert found == pytest.approx(counted, rel=0.2)
 
 
-async def test_the_plan_knows_what_long_prompts_with_a_shared_beginning_cost(tmp_path):
+async def test_the_plan_has_the_cost_of_long_prompts_with_a_shared_beginning(tmp_path):
     asked = load(2, new_blocks=40, shared_blocks=20)
     counts = await count(asked, tmp_path, idle_seconds=IDLE_SECONDS)
     plan = predicted(asked, counts)

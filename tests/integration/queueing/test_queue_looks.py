@@ -133,7 +133,7 @@ async def test_of_a_tenant_no_more_than_four_are_looked_at(queue):
     assert await queue.asks("other", FREE) == 1, "and others behind them are"
 
 
-async def test_whoever_comes_behind_those_who_wait_is_found_again_after_a_turn(queue):
+async def test_requests_behind_waiting_ones_are_found_again_after_a_turn(queue):
     """Of one tenant the second has its turn, and so has the third; another one's is between them."""
     assert await queue.asks("x", [SharedRoute("free", WINDOW, 1.0)]) == 1  # number 1
     for tenant, routes in [("a", FULL), ("a", FREE), ("a", FREE), ("b", FREE), ("b", FULL)]:

@@ -53,7 +53,7 @@ async def waiting(queue, routes=lambda: ROUTES):
     return shared, task
 
 
-async def test_one_alone_asks_nobody_and_two_share_until_one_leaves(redis_url, tmp_path):
+async def test_a_gateway_alone_makes_no_calls_and_two_share_until_one_leaves(redis_url, tmp_path):
     async with member(redis_url, tmp_path.name) as (one, house):
         await until(lambda: one.membership.up)
         assert (one.shared, one.gateways, one.membership.share_of(1000)) == (False, 1, 1000)
@@ -66,7 +66,9 @@ async def test_one_alone_asks_nobody_and_two_share_until_one_leaves(redis_url, t
         assert (one.gateways, house.moves) == (1, 2)
 
 
-async def test_places_are_told_to_all_when_a_gateway_comes_and_are_free_when_it_goes(redis_url, tmp_path):
+async def test_placements_are_announced_to_a_gateway_that_joins_and_freed_when_one_leaves(
+    redis_url, tmp_path
+):
     async with (
         member(redis_url, tmp_path.name) as (one, _),
         member(redis_url, tmp_path.name) as (other, house),
@@ -162,7 +164,7 @@ async def test_where_no_worker_is_left_nobody_waits_for_one(two):
 
 
 @pytest.mark.parametrize(("entries", "times"), [(COUNT - 1, 1), (COUNT + 1, 2)])
-async def test_who_reads_far_behind_asks_for_turns_that_the_stream_may_have_let_go(valkey, entries, times):
+async def test_a_reader_far_behind_requests_turns_that_the_stream_may_have_dropped(valkey, entries, times):
     scripts, keys, missed, heard = ScriptCaller(valkey.url), QueueKeys(f"behind{entries}"), [], []
     reader = TurnReader(
         scripts,

@@ -278,7 +278,7 @@ async def test_a_gateway_that_died_holds_nothing_after_five_seconds(gateway, val
         await running.until(lambda: not queue_of(running).shared)
 
 
-async def test_a_turn_that_nobody_claims_goes_to_the_next(gateway, valkey):
+async def test_a_turn_that_is_not_claimed_goes_to_the_next(gateway, valkey):
     async with ScriptedWorker() as worker, gateway(worker, **ONE_AT_A_TIME) as running:
         scripts = ScriptCaller(valkey.url)
         deaf = QueueStore(
@@ -323,7 +323,7 @@ async def test_while_redis_is_away_turns_are_given_alone_and_afterwards_together
         await nothing_is_left(one, other)
 
 
-async def test_a_redis_that_forgets_everything_is_told_again(gateway, own_valkey):
+async def test_a_redis_that_loses_everything_gets_the_loads_again(gateway, own_valkey):
     settings = {**ONE_AT_A_TIME, "redis.url": own_valkey.url}
     async with (
         ScriptedWorker() as worker,

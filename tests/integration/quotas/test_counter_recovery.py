@@ -129,7 +129,7 @@ async def house(tables_url, valkey, tmp_path):
     await made.close()
 
 
-async def test_long_windows_go_on_after_a_loss_and_short_ones_begin_anew(house):
+async def test_long_windows_continue_after_a_loss_and_short_ones_begin_again(house):
     store, limits = house.store(), (MONTH, SPEND, DAY, MINUTE)
     await house.uses(store, *limits, tokens=300)
     house.lose()
@@ -138,7 +138,7 @@ async def test_long_windows_go_on_after_a_loss_and_short_ones_begin_anew(house):
 
 
 @pytest.mark.parametrize(("keys", "told"), [("*", 1), ("whole", 0)], ids=["all", "only whether it is whole"])
-async def test_a_loss_is_told_and_nothing_else(house, caplog, keys, told):
+async def test_a_loss_is_logged_and_nothing_else(house, caplog, keys, told):
     """Older versions did not note whether Redis knows all."""
     store = house.store()
     await house.uses(store, MONTH, SPEND, tokens=300)
@@ -295,7 +295,7 @@ async def test_local_grants_that_the_ledger_has_are_not_charged_again_when_redis
     assert await house.left(house.store(), MONTH) == [500]
 
 
-async def test_local_grants_that_nobody_has_put_back_are_charged(house):
+async def test_local_grants_that_were_not_put_back_are_charged(house):
     cut = Cut(house.store())
 
     async def ping():

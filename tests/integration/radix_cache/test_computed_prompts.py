@@ -48,7 +48,7 @@ async def pair(valkey):
     await asyncio.gather(one.close(), other.close())
 
 
-async def test_a_prompt_is_computed_when_its_own_worker_holds_all_of_it_and_is_told_once(pair):
+async def test_a_prompt_is_computed_when_its_own_worker_holds_all_of_it_and_is_announced_once(pair):
     one, other, told = pair
     first, second = array("Q", [*SHARED, 4, 5]), array("Q", [*SHARED, 6, 7])
     one.index.record(SPACE, first, W, "first")

@@ -29,7 +29,7 @@ def change(before, after, worker="w"):
     return FeedLeaseChange(worker, before, after)
 
 
-async def test_who_knows_the_version_reads_nothing_again(stores):
+async def test_a_gateway_with_the_current_version_reads_nothing_again(stores):
     one, other = stores
     table = await one.renew(FeedLeaseTable(), 5000)
     assert table.gateways == {A}
@@ -39,7 +39,7 @@ async def test_who_knows_the_version_reads_nothing_again(stores):
     assert (await one.renew(table, 5000)) == both
 
 
-async def test_of_two_who_want_a_lease_one_gets_it(stores):
+async def test_of_two_gateways_that_claim_a_lease_one_gets_it(stores):
     one, other = stores
     known = await one.renew(FeedLeaseTable(), 5000)
     mine, theirs = FeedLease(A, known=FeedState.WHOLE | FeedState.HYBRID, losses=255), FeedLease(B)
@@ -49,14 +49,14 @@ async def test_of_two_who_want_a_lease_one_gets_it(stores):
     assert (await other.renew(second, 5000, [change(mine, theirs)])).of("w") == theirs
 
 
-async def test_a_lease_that_nobody_has_is_gone(stores):
+async def test_a_lease_without_a_gateway_is_gone(stores):
     one, _ = stores
     table = await one.renew(FeedLeaseTable(), 5000, [change(FeedLease(), FeedLease(A))])
     table = await one.renew(table, 5000, [change(FeedLease(A), FeedLease())])
     assert table.leases == {}
 
 
-async def test_a_gateway_that_is_not_heard_of_is_missed_and_one_that_leaves_is_gone_at_once(stores):
+async def test_a_gateway_that_does_not_renew_is_dropped_and_one_that_leaves_is_gone_at_once(stores):
     one, other = stores
     await one.renew(FeedLeaseTable(), 60_000)
     assert (await other.renew(FeedLeaseTable(), 5000)).gateways == {A, B}

@@ -95,7 +95,7 @@ async def test_predictions_of_a_gateway_that_died_go_though_nobody_saw_them_whil
     await later.close()
 
 
-async def test_predictions_that_lapsed_while_nobody_kept_go_when_somebody_does(valkey, monkeypatch):
+async def test_predictions_that_lapsed_without_maintenance_go_with_the_next_one(valkey, monkeypatch):
     monkeypatch.setattr("radix_cache.shared.index_maintenance.ROUND_SECONDS", 0.02)
     keys = Keys(prefix=f"t{uuid4().hex}", shards=2)
     one, other = [await replica(valkey.url, keys, time.monotonic, **BRIEFLY) for _ in range(2)]
@@ -197,7 +197,7 @@ async def test_a_gateway_that_cannot_follow_a_shard_leaves_the_lease_to_one_that
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["known", "new"])
-async def test_a_server_without_room_still_lets_go_of_what_nobody_holds(own_valkey, forgets):
+async def test_a_server_without_memory_still_frees_nodes_without_holders(own_valkey, forgets):
     """Also one that does not know this version of the functions yet, and has no room for them."""
     bounds = {"blocks_max": 30, "predicted_seconds": 10, "idle_seconds_max": 1000}
     keys = Keys(prefix="t", shards=2)

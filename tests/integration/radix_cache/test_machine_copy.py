@@ -85,7 +85,7 @@ async def both(machine):
     return keeper, reader
 
 
-async def test_each_process_knows_what_the_other_records(both):
+async def test_each_process_has_what_the_other_records(both):
     keeper, reader = both
     reader.index.hold(SPACE, PATH[:4], W)
     await until(lambda: keeper.held() == reader.held() == 4)
@@ -130,7 +130,7 @@ async def test_capacity_is_kept_by_one_process_for_all(both):
     await until(lambda: reader.index.replica.blocks <= 100)
 
 
-async def test_without_its_keeper_a_process_goes_on_and_says_later_what_it_learnt(
+async def test_without_the_first_process_another_one_continues_and_sends_later_what_it_learnt(
     both, machine, monkeypatch, caplog
 ):
     caplog.set_level("INFO", mapped_reader.__name__)

@@ -159,7 +159,7 @@ async def test_replicas_and_redis_agree_after_slots_moved_under_traffic(own_clus
         await each.close()
 
 
-async def test_changes_are_heard_from_where_a_slot_has_moved_to(own_cluster):
+async def test_changes_are_received_from_where_a_slot_has_moved_to(own_cluster):
     keys = Keys(prefix="t", shards=2)
     space = Namespace(model="m", block_size=16)
     slot = slot_of(keys.tag(keys.shard(tree_id(space))))
@@ -217,7 +217,7 @@ async def test_a_server_that_dies_fails_its_calls_and_no_others_and_heals_when_i
     assert set(await asyncio.gather(*map(healed, theirs))) == {1}
 
 
-async def test_an_index_whose_server_dies_follows_the_other_shards_and_reads_the_lost_ones_anew(own_cluster):
+async def test_an_index_whose_server_dies_follows_the_other_shards_and_reads_the_lost_ones_again(own_cluster):
     keys = Keys(prefix="t", shards=16)
     spaces = spaces_by_server(keys, own_cluster)
     replicas = [await replica(own_cluster.url, keys, time.monotonic, **BOUNDS) for _ in range(2)]
@@ -250,7 +250,7 @@ async def test_an_index_whose_server_dies_follows_the_other_shards_and_reads_the
         await each.close()
 
 
-async def test_paths_of_shards_that_are_there_are_told_while_another_server_stays_away(own_cluster):
+async def test_paths_of_shards_that_are_there_are_sent_while_another_server_stays_away(own_cluster):
     keys = Keys(prefix="t", shards=16)
     registry = await in_thread(own_cluster.owner, slot_of(keys.tag(REGISTRY)))
     spaces = spaces_by_server(keys, own_cluster)

@@ -136,7 +136,7 @@ async def test_a_server_that_stays_silent_does_not_keep_a_client_from_closing(ow
     own_valkey.signal(signal.SIGCONT)
 
 
-async def test_a_lease_that_nobody_renews_frees_its_concurrency(scripts, monkeypatch):
+async def test_a_lease_that_is_not_renewed_frees_its_concurrency(scripts, monkeypatch):
     """The gateway that held it has died."""
     dying, living = RedisQuotaStore(scripts, 10.0), RedisQuotaStore(scripts, 10.0)
     endless = Limit(unit="requests", amount=100, window=Window(seconds=3600))

@@ -50,7 +50,7 @@ async def test_calls_go_to_the_primary_and_after_a_failover_to_the_new_one(watch
         await caller.close()
 
 
-async def test_a_primary_that_was_replaced_and_does_not_know_gets_no_calls(watched):
+async def test_a_primary_that_was_replaced_without_noticing_gets_no_calls(watched):
     first, second = watched.nodes
     sentinel = watched.sentinel.client
     caller = ScriptCaller(watched.url)

@@ -109,7 +109,7 @@ async def test_one_server_is_reached_through_tls(own_valkey, pair, tmp_path):
         alone.kill()
 
 
-async def test_a_server_that_speaks_tls_itself_is_reached(pair, tmp_path):
+async def test_a_server_with_tls_of_its_own_is_reached(pair, tmp_path):
     cert, key = pair
     port = free_port()
     command = [server_binary(), "--port", "0", "--tls-port", str(port), "--bind", "127.0.0.1", "--save", ""]

@@ -84,7 +84,7 @@ async def test_a_backlog_of_what_was_read_from_the_log_is_passed_over(pair):
 
 
 @pytest.mark.parametrize("pair", [0.2], indirect=True)
-async def test_what_the_copy_shows_is_said_also_while_changes_go_on_coming(pair, monkeypatch):
+async def test_what_the_copy_shows_is_reported_while_changes_arrive(pair, monkeypatch):
     teller, listener, _ = pair
     told, rounds = ReplicaReader._apply_message, 0
 

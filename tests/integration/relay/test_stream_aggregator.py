@@ -106,7 +106,7 @@ async def test_the_first_token_of_an_answer_that_nobody_streams_makes_room_for_t
     ],
     ids=["a kind that may leave things out", "switched off", "a field that streams do not answer"],
 )
-async def test_where_a_stream_may_say_less_none_is_asked_for(gateway, kind, settings, more):
+async def test_where_a_stream_has_fewer_fields_none_is_requested(gateway, kind, settings, more):
     async with ScriptedWorker() as worker, gateway(worker, kind=kind, **settings) as running:
         running.knows_shapes()
         async with running.chat(**more) as answer:

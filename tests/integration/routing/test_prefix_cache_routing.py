@@ -75,7 +75,7 @@ async def test_every_turn_of_a_conversation_finds_the_turns_before_it(gateway, e
         assert record.cached_tokens >= record.predicted_tokens > 0
 
 
-async def test_under_round_robin_a_conversation_forgets(gateway, embedded, model_settings):
+async def test_under_round_robin_a_conversation_loses_its_cache(gateway, embedded, model_settings):
     async with gateway(
         *embedded, kind="embedded", **model_settings, **{"routing.policy": "round_robin"}
     ) as running:

@@ -177,7 +177,7 @@ async def test_what_the_file_does_not_name_any_more_is_the_databases(gateway, tm
         assert await status(running) == 401
 
 
-async def test_the_admin_api_knows_the_plans_that_the_file_has_now(gateway, tmp_path):
+async def test_the_admin_api_has_the_plans_that_the_file_has_now(gateway, tmp_path):
     at = {
         "database.url": f"sqlite:///{tmp_path}/tenants.db",
         "admin.token": "7be41c0d9a5f4e3288c6d1b0f7a9e253",

@@ -97,7 +97,7 @@ async def test_new_changed_and_revoked_keys_take_effect_in_every_gateway(pair):
     assert await pair.statuses(key) == [401, 401]
 
 
-async def test_what_one_gateway_is_told_to_change_is_so_in_the_other(pair):
+async def test_a_change_at_one_gateway_takes_effect_at_the_other(pair):
     life = KeyLifecycle(pair.store, pepper(SECRET.encode()))
     old = await life.create("first")
     await pair.until(old, 200)

@@ -313,7 +313,7 @@ async def test_a_poll_that_was_missed_is_no_outage(database):
     running.cancel()
 
 
-async def test_another_database_in_place_of_the_first_is_read_anew(tmp_path):
+async def test_another_database_in_place_of_the_first_is_read_again(tmp_path):
     key, other = new_key(PEPPER), new_key(PEPPER)
     store = TenantStore(Database("sqlite:///t.db", tmp_path))
     await schema.upgrade(store.database)

@@ -104,7 +104,7 @@ async def listen():
         await listener.close()
 
 
-async def test_who_comes_late_hears_everything_from_the_beginning(listen):
+async def test_a_late_subscriber_receives_everything_from_the_beginning(listen):
     async with published() as publisher:
         for number in range(5):
             publisher.publish(stored(number))
@@ -122,7 +122,7 @@ async def test_no_more_is_kept_for_replay_than_was_allowed(listen):
         await listener.until([3, 4])
 
 
-async def test_a_gap_is_filled_from_the_replay_and_nothing_is_heard_twice(listen):
+async def test_a_gap_is_filled_from_the_replay_and_nothing_is_received_twice(listen):
     async with published() as publisher:
         listener = listen(source_of(publisher))
         publisher.publish(stored(0))
@@ -136,7 +136,7 @@ async def test_a_gap_is_filled_from_the_replay_and_nothing_is_heard_twice(listen
         assert listener.subscriber.gaps == 1
 
 
-async def test_a_gap_that_nobody_can_fill_is_told(listen):
+async def test_a_gap_that_cannot_be_filled_is_reported(listen):
     async with published() as publisher:
         listener = listen(source_of(publisher, replay=False))
         await subscribed(publisher)
@@ -156,7 +156,7 @@ async def test_a_replay_that_does_not_answer_is_not_waited_for_without_end(liste
         await listener.until([0])
 
 
-async def test_an_engine_that_begins_anew_is_noticed(listen):
+async def test_a_restart_of_an_engine_is_noticed(listen):
     port = free_ports(2)[0]
     async with published(port) as publisher:
         listener = listen(source_of(publisher, replay=False))
@@ -251,7 +251,7 @@ async def test_blocks_that_follow_each_other_go_out_as_one_event():
         assert (second.hashes, second.salt, removed.hashes) == ((9,), "", (1, 9))
 
 
-async def test_what_was_before_ends_with_a_word_of_its_own(listen):
+async def test_earlier_events_end_with_a_notice_of_their_own(listen):
     async with published() as publisher:
         for number in range(3):
             publisher.publish(stored(number))
@@ -291,7 +291,7 @@ async def test_a_hole_in_what_was_before_is_asked_for_again(listen):
         await listener.until([0, 1, 2, 3, 4])
 
 
-async def test_an_engine_whose_clock_stepped_back_as_it_began_anew_is_heard_at_once(listen, monkeypatch):
+async def test_an_engine_whose_clock_stepped_back_at_its_restart_is_received_at_once(listen, monkeypatch):
     port = free_ports(2)[0]
     async with published(port) as publisher:
         listener = listen(source_of(publisher))
@@ -308,7 +308,7 @@ async def test_an_engine_whose_clock_stepped_back_as_it_began_anew_is_heard_at_o
         await listener.until([0, 1, 2, FeedNotice.RESTARTED, 0, 1])
 
 
-async def test_an_engine_that_began_anew_and_has_come_further_is_heard_from_its_beginning(listen):
+async def test_an_engine_that_restarted_and_has_come_further_is_received_from_its_beginning(listen):
     async with published() as publisher:
         listener = listen(source_of(publisher))
         for number in range(2):
@@ -322,7 +322,7 @@ async def test_an_engine_that_began_anew_and_has_come_further_is_heard_from_its_
         await listener.until([0, 1, FeedNotice.RESTARTED, 0, 1, 2, 3, 4])
 
 
-async def test_of_a_gap_that_cannot_be_filled_the_part_that_is_kept_is_heard(listen):
+async def test_of_a_gap_that_cannot_be_filled_the_part_that_is_kept_is_received(listen):
     async with published() as publisher:
         listener = listen(source_of(publisher))
         publisher.publish(stored(0))
@@ -351,7 +351,7 @@ async def test_who_stops_listening_and_listens_again_misses_nothing():
         context.destroy(linger=0)
 
 
-async def test_others_run_while_a_flood_of_batches_is_heard(listen, monkeypatch):
+async def test_other_tasks_run_while_a_flood_of_batches_is_received(listen, monkeypatch):
     # The time of one turn is over at once, however fast the machine is.
     monkeypatch.setattr(loop_yield, "WORK_SECONDS_MAX", 0.0)
     async with published() as publisher:

@@ -62,7 +62,7 @@ async def joined(publisher, listening):
     await publisher.until_received(lambda: listening.heard, stat(running=1))
 
 
-async def test_a_reading_is_heard_with_all_that_it_says(publisher, listen):
+async def test_a_reading_is_received_with_all_of_its_fields(publisher, listen):
     listening = listen(publisher.endpoint)
     told = stat(running=3, waiting=2, kv=700, waiting_uncached=90, prefilled=5000, prefill_us=2500)
     await publisher.until_received(lambda: listening.heard, told)
@@ -71,7 +71,7 @@ async def test_a_reading_is_heard_with_all_that_it_says(publisher, listen):
     assert (heard.prefilled_tokens, heard.prefill_us) == (5000, 2500)
 
 
-async def test_of_many_that_come_at_once_the_last_one_is_heard_and_few_others(publisher, listen):
+async def test_of_many_that_come_at_once_the_last_one_is_received_and_few_others(publisher, listen):
     listening = listen(publisher.endpoint)
     await joined(publisher, listening)
     for running in range(2, 202):
@@ -80,7 +80,7 @@ async def test_of_many_that_come_at_once_the_last_one_is_heard_and_few_others(pu
     assert len(listening.heard) < 20
 
 
-async def test_older_engines_say_less_and_newer_ones_may_say_more(publisher, listen):
+async def test_older_engines_send_fewer_fields_and_newer_ones_may_send_more(publisher, listen):
     listening = listen(publisher.endpoint)
     await joined(publisher, listening)
     publisher.publish(["LoadStat", 7, 1, 30, 1000, 0])
@@ -102,7 +102,7 @@ async def test_older_engines_say_less_and_newer_ones_may_say_more(publisher, lis
     ],
     ids=["empty", "no-msgpack", "no-array", "another-kind", "below-nothing", "too-deep"],
 )
-async def test_nonsense_is_counted_and_what_comes_after_it_is_heard(publisher, listen, payload):
+async def test_unreadable_readings_are_counted_and_later_ones_received(publisher, listen, payload):
     listening = listen(publisher.endpoint)
     await joined(publisher, listening)
     publisher.send(payload)
@@ -111,7 +111,7 @@ async def test_nonsense_is_counted_and_what_comes_after_it_is_heard(publisher, l
     await listening.until(lambda it: it.heard[-1].running == 5)
 
 
-async def test_an_engine_that_comes_back_is_heard_again(publisher, listen):
+async def test_an_engine_that_restarts_is_received_again(publisher, listen):
     listening = listen(publisher.endpoint)
     await joined(publisher, listening)
     publisher.close()
@@ -119,7 +119,7 @@ async def test_an_engine_that_comes_back_is_heard_again(publisher, listen):
         await again.until_received(lambda: [h for h in listening.heard if h.running == 9], stat(running=9))
 
 
-async def test_a_peer_that_spoke_nonsense_is_connected_to_anew_after_a_silence(listen, monkeypatch):
+async def test_a_peer_that_sent_unreadable_data_is_connected_again_after_a_silence(listen, monkeypatch):
     monkeypatch.setattr(load_subscriber, "CONNECT_SECONDS", 0.3)
 
     answered = asyncio.Event()

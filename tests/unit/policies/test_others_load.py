@@ -14,7 +14,7 @@ def dispatch(load, key, sent_at, ready_at=1e9):
     load.dispatched(key, uncached_tokens=100, kv_tokens=1000, sent_at=sent_at, ready_at=ready_at)
 
 
-def test_a_dispatch_counts_once_whether_it_is_told_before_or_after_its_report(load):
+def test_a_dispatch_counts_once_whether_it_is_announced_before_or_after_its_report(load):
     dispatch(load, "early", 1.0)
     assert load.totals == LoadTotals(100, 1, 1000)
     load.report(LoadTotals(200, 2, 2000), as_of=2.0)
@@ -46,7 +46,7 @@ def test_a_prompt_that_must_have_been_computed_is_queued_no_longer_and_its_strea
     assert load.totals == NO_TOTALS
 
 
-def test_a_prompt_that_is_told_to_be_computed_is_queued_no_longer(load):
+def test_a_prompt_that_is_announced_as_computed_is_queued_no_longer(load):
     dispatch(load, "a", 1.0)
     load.computed("a", 1.5)
     load.computed("a", 1.6)

@@ -70,7 +70,7 @@ def test_a_worker_that_is_really_slower_is_found_out():
     assert best(workers, matched=200) != "w0"
 
 
-def test_a_worker_that_joins_is_as_fast_as_its_fellows_until_it_says_otherwise():
+def test_a_worker_that_joins_counts_as_fast_as_the_others_until_it_is_measured():
     speeds, workers = fleet(1)
     for tokens in (100, 2000) * 100:
         taught(speeds, workers, 0, tokens=tokens, ttft_ms=5 + 0.02 * tokens)
@@ -109,7 +109,7 @@ def test_a_rating_is_held_for_the_speed_until_answers_tell():
     assert rated.speed.ms_per_token == pytest.approx(0.2, rel=0.1)
 
 
-def test_who_joins_with_a_rating_begins_with_it_and_with_what_the_others_know_besides():
+def test_a_worker_that_joins_with_a_rating_begins_with_it_and_with_what_is_learnt_of_others():
     speeds, workers = fleet(1)
     for tokens in range(100, 4000, 50):
         taught(speeds, workers, 0, tokens=tokens, ttft_ms=80 + 0.2 * tokens)
@@ -133,7 +133,7 @@ def test_a_worker_of_the_settings_begins_at_its_rating():
     assert worker_of(unrated).speed == LearntSpeed().speed
 
 
-def test_what_an_engine_says_of_its_speed_is_where_routing_begins():
+def test_routing_begins_with_the_speed_that_an_engine_reports():
     speeds, workers = fleet(2)
     speeds.reported(MODELS, workers[0], 0.01)
     assert (workers[0].speed.ms_per_token, workers[0].fit.ms_per_token) == (0.01, 0.01)
@@ -141,7 +141,7 @@ def test_what_an_engine_says_of_its_speed_is_where_routing_begins():
     assert best(workers, matched=0) == "w0"
 
 
-def test_what_an_engine_says_while_answers_are_few_counts_among_them():
+def test_the_reported_speed_counts_among_the_answers_while_they_are_few():
     speeds, workers = fleet(1)
     taught(speeds, workers, 0, tokens=600, ttft_ms=900.0)
     speeds.reported(MODELS, workers[0], 0.02)

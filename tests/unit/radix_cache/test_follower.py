@@ -46,7 +46,7 @@ def test_a_sliding_window_neither_brings_prefixes_nor_takes_them():
     assert told(here, BlocksRemoved(hashes=(13,), group=0)) == [PathGone(SPACE.namespace, blocks(10, 4), 3)]
 
 
-def test_a_model_that_keeps_no_whole_prefixes_tells_nothing():
+def test_events_of_a_model_that_keeps_no_whole_prefixes_change_nothing():
     here = follower()
     assert told(here, stored(10, 4, group=0, main=False)) == []
     assert not here.covers_all

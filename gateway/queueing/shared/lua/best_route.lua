@@ -1,7 +1,7 @@
 -- The choice of a worker for one request: the cheapest of its routes that has room.
 --
 -- One gateway alone does this in _with_room of gateway/dispatch/acquisition/own_turn_placements.py, with the routes
--- ranked anew before a request is placed, and with close_enough_to_best of policies/admission/hold.py and
+-- ranked again before a request is placed, and with close_enough_to_best of policies/admission/hold.py and
 -- ClosedWorkers of closed_workers.py beside it. has_room, choices and apply_rules are in dispatch_windows.lua, cost_of
 -- is in routes.lua, read_loads in loads.lua; the variables of a call are in call.lua.
 

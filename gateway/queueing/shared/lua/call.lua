@@ -51,7 +51,7 @@ local remembered, remembered_count = {}, 0
 -- The name of this server's memory, which the first call sets.
 local memory_name
 
--- Every call sets these anew; redis.call does not exist yet when a library is loaded. `known_loads` has the loads that
+-- Every call sets these again; redis.call does not exist yet when a library is loaded. `known_loads` has the loads that
 -- this call has read: {tokens, streams, KV tokens, and what other cells have of the three} by worker. `terms`: see
 -- ARGV. `next_at`: the index of the next argument. `more`: whether this call has granted GRANTS_MAX turns, so that a
 -- further call may grant more. `seen`: the tokens queued by worker that the calling gateway knows of, also from other

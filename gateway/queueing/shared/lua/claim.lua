@@ -34,7 +34,7 @@ function verbs.claim(keys, args)
   if not granted or granted.state ~= 'granted' then return reply(-1) end
   local queue, other = queues[granted.queue], ticket_to_send_instead(granted, other_id)
 
-  -- Rank the workers anew, as if the turn had not been granted. If another ticket is named, the routes are of that one;
+  -- Rank the workers again, as if the turn had not been granted. If another ticket is named, the routes are of that one;
   -- where it no longer waits, they do not apply to the granted one, which keeps its worker.
   remove_load(granted)
   local route

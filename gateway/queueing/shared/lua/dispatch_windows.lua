@@ -3,7 +3,7 @@
 -- One gateway alone uses policies/admission for this: fits_window (has_room) and leaves_one_open of window_room.py,
 -- hold_while_contended of hold.py, and of DispatchWindow in dispatch_window.py open_beside, is_patient, tokens
 -- (window_of), choices, leaves_slots (has_slot) and taken_by. Only here a worker counts as idle where all
--- that is ahead is work of other cells: one gateway alone cannot tell that work apart.
+-- that is ahead is work of other cells: one gateway alone cannot separate that work.
 --
 -- `known_loads`, `seen` and `in_step` are variables of the call: see call.lua. So is `terms`, the window of this call,
 -- with the fields of DispatchWindow: narrow, wide, open, contended, counts_own, and open_tokens and last_open of its

@@ -21,7 +21,7 @@ local function load_of(packed)
   return {tokens, streams, kv, 0, 0, 0}
 end
 
--- Remembers a load for later calls.
+-- Keeps a load for later calls.
 local function remember_load(worker, load)
   if last_loads_count >= REMEMBERED_LOADS_MAX then last_loads, last_loads_count = {}, 0 end
   local of = last_loads[loads]

@@ -57,7 +57,7 @@ local function recall(queue)
   return memory
 end
 
--- Returns whether a round that has found no worker for one more request may go on behind it.
+-- Returns whether a round that has found no worker for one more request may continue behind it.
 local function may_pass_over(round) return terms.hold and round.passed_over_count < terms.passed_over_max end
 
 local function pass_over(round, tenant)

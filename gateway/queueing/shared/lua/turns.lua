@@ -44,7 +44,7 @@ end
 -- Returns the next request that is neither passed over nor known to be in vain: the id of the first ticket left of the
 -- tenant with the least start tag, its record and that tag. Tickets without a record are removed.
 -- `round.tenants_done`: how many tenants at the head of the order have only requests that this round has passed over.
--- The search goes on behind them, and they stay at the head: only a tenant that gets a turn moves back.
+-- The search continues behind them, and they stay at the head: only a tenant that gets a turn moves back.
 local function first_waiting(queue, round)
   for _ = 1, SWEPT_MAX do
     if not round.tenant then

@@ -39,7 +39,7 @@ class FakeEngine:
         return self.now
 
 
-def test_prefill_and_decode_are_told_apart_by_two_runs() -> None:
+def test_two_runs_separate_prefill_from_decode() -> None:
     engine = FakeEngine()
     speed = measure(ORDER, engine, 2, engine.clock)
     assert (speed.batch, speed.prefill, speed.decode) == (2, pytest.approx(50), pytest.approx(20))

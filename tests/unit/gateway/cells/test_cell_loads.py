@@ -75,7 +75,7 @@ def loads(monkeypatch):
     return SimpleNamespace(rounds=rounds, scripts=scripts, queue=queue)
 
 
-async def test_a_request_sent_between_two_rounds_is_told_in_the_next_one(loads):
+async def test_a_request_sent_between_two_rounds_is_published_in_the_next_one(loads):
     with pytest.raises(Ended):
         await loads.rounds.run()
     assert loads.scripts.told == [[], [2], [3], [4]]
@@ -87,7 +87,7 @@ async def test_the_queue_is_visited_once_in_each_round(loads):
     assert loads.queue.visits == len(loads.scripts.told)
 
 
-async def test_a_gateway_that_stands_by_tells_nothing(loads):
+async def test_a_gateway_on_standby_publishes_nothing(loads):
     loads.scripts.on_duty = False
     with pytest.raises(Ended):
         await loads.rounds.run()

@@ -24,7 +24,7 @@ async def test_a_loop_that_crashes_is_started_again(monkeypatch):
     await supervisor.close()
 
 
-async def test_a_loop_that_was_woken_in_the_moment_it_was_told_to_end_is_told_again(monkeypatch):
+async def test_a_loop_that_was_woken_in_the_moment_it_was_cancelled_is_cancelled_again(monkeypatch):
     """asyncio.wait_for of Python 3.11 loses a cancellation that comes with what it waits for."""
     monkeypatch.setattr("gateway.concurrency.loop_supervisor.AGAIN_SECONDS", 0.01)
     bell, rounds = asyncio.Event(), []

@@ -5,7 +5,7 @@ import asyncio
 from gateway.discovery.worker_registry import RegistryChanges
 
 
-async def test_a_wait_that_is_cancelled_as_news_arrive_ends_all_the_same():
+async def test_a_wait_that_is_cancelled_as_a_change_arrives_ends_all_the_same():
     changes = RegistryChanges()
     waiting = asyncio.create_task(changes.wait(0, 60.0))
     await asyncio.sleep(0)
@@ -16,5 +16,5 @@ async def test_a_wait_that_is_cancelled_as_news_arrive_ends_all_the_same():
     assert waiting.cancelled()
 
 
-async def test_a_wait_for_news_ends_after_its_seconds():
+async def test_a_wait_for_changes_ends_after_its_seconds():
     await RegistryChanges().wait(0, 0.001)

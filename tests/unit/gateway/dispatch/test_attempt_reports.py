@@ -96,7 +96,7 @@ def reports(stage, monkeypatch, cached_tokens):
     monkeypatch.setattr("tests.fakes.dispatch_stage.USAGE", TokenUsage(640, 4, PromptDetails(cached_tokens)))
 
 
-async def test_cached_blocks_that_the_index_did_not_know_are_learnt(stage, monkeypatch):
+async def test_cached_blocks_that_the_index_did_not_have_are_learnt(stage, monkeypatch):
     reports(stage, monkeypatch, 256)
     await stage.serve(stage.pending())
     assert stage.reported == [("a", 4)]

@@ -121,7 +121,7 @@ def test_a_first_token_after_the_end_changes_nothing(stage):
     assert stage.reserved() == {}
 
 
-def test_the_end_tells_the_queue_how_the_cost_changed(stage):
+def test_the_end_corrects_the_cost_in_the_queue(stage):
     placement = place(stage, route("a"))
     stage.placements.end(placement, -3.0)
     assert stage.queue.left == [(placement.ticket.id, -3.0)]
@@ -134,7 +134,7 @@ def test_a_placement_that_is_given_back_costs_what_it_did(stage):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_end_says_whether_other_gateways_know_of_the_placement(shared):
+def test_the_end_contains_whether_the_placement_was_announced(shared):
     stage = DispatchStage("a", shared=shared)
     assert stage.placements.end(place(stage, route("a")), 0.0) is shared
 

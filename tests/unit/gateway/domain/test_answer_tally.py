@@ -44,7 +44,7 @@ def test_the_last_count_of_each_choice_is_summed():
     assert (tally.usage.prompt_tokens, tally.usage.cached_tokens) == (9, 4)
 
 
-def test_several_frames_of_one_chunk_are_told_apart():
+def test_several_frames_of_one_chunk_are_separated():
     tally = AnswerTally()
     tally.read_usage(b"".join(frame(index, usage=counted(index + 1)) for index in range(4)))
     assert tally.usage.completion_tokens == 10

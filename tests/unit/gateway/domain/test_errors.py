@@ -36,7 +36,7 @@ def test_a_limit_is_spoken_of_in_english(limit, seconds, said):
     assert error.message == f"The limit of {said}"
 
 
-def test_a_budget_says_when_it_begins_anew_and_that_retrying_is_of_no_use():
+def test_the_error_of_a_budget_has_its_next_beginning_and_tells_sdks_not_to_retry():
     limit = Limit(unit="spend", amount=20_000_000, window=Window.of("month", "calendar"))
     error = BudgetExhausted(Refusal(scope="key:k1", limit=limit, retry_after_seconds=200_000.5))
     assert error.message == (

@@ -59,7 +59,7 @@ def said(caplog):
     return [record.getMessage() for record in caplog.records]
 
 
-async def test_a_worker_that_tells_its_instance_keeps_its_cache_while_it_is_the_same():
+async def test_a_worker_that_reports_its_instance_keeps_its_cache_while_it_is_the_same():
     emptied, one = [], worker("a", Adapter(instance="first"))
     fleet = fleet_of(one, emptied=emptied)
     await fleet.probe(one)
@@ -83,7 +83,7 @@ async def test_a_worker_that_comes_back_as_another_instance_is_reported_as_that(
     assert (emptied, [report.instance_id for report in listener.reports]) == ([], ["first", "second"])
 
 
-async def test_a_worker_that_tells_no_instance_has_lost_its_cache_when_it_goes_down():
+async def test_a_worker_that_reports_no_instance_has_lost_its_cache_when_it_goes_down():
     emptied, one = [], worker("a", Adapter())
     fleet = fleet_of(one, emptied=emptied)
     await fleet.probe(one)
@@ -189,7 +189,7 @@ async def test_a_worker_that_sleeps_is_not_asked_and_has_lost_its_cache():
     assert fleet.serving("m") == [one]
 
 
-async def test_the_shape_of_answers_is_forgotten_when_a_worker_starts_anew_or_is_down():
+async def test_the_shape_of_answers_is_dropped_when_a_worker_restarts_or_is_down():
     one = worker("w", Adapter(instance="first"))
     fleet = fleet_of(one)
     whole = b'{"choices": [{"message": {}}]}'
@@ -220,7 +220,7 @@ async def test_models_that_were_known_once_stay_known_whatever_worker_is_down():
     assert fleet.complete
 
 
-async def test_a_worker_that_was_never_heard_is_waited_for_at_the_start():
+async def test_a_worker_that_has_not_answered_yet_is_awaited_at_the_start():
     known, missing = worker("known", Adapter()), worker("missing", Adapter())
     fleet = fleet_of(known, missing)
     await fleet.probe(known)

@@ -31,7 +31,7 @@ def test_nothing_has_been_computed_at_first_and_never_all_before_it_answers(load
     assert load.computed(SPEED) == 8000
 
 
-def test_a_first_token_begins_the_count_anew(load, clock):
+def test_a_first_token_begins_the_count_again(load, clock):
     first = LoadShare(load, uncached_tokens=5000, kv_tokens=1)
     LoadShare(load, uncached_tokens=5000, kv_tokens=1)
     clock.advance(0.5)
@@ -60,7 +60,7 @@ def test_first_tokens_of_other_gateways_count_too(load, clock):
     assert load.computed(SPEED) == 0
 
 
-def test_what_the_feed_says_for_long_enough_and_no_gateway_sent_is_foreign(load, clock):
+def test_what_the_feed_reports_for_long_enough_and_no_gateway_sent_is_foreign(load, clock):
     LoadShare(load, uncached_tokens=100, kv_tokens=150)
     for streams in (4, 5, 3, 6):
         load.update_from_feed(EngineLoad(streams=streams, tokens_queued=400, kv_tokens=1150))
@@ -70,7 +70,7 @@ def test_what_the_feed_says_for_long_enough_and_no_gateway_sent_is_foreign(load,
     assert load.external == EngineLoad(streams=2, tokens_queued=200, kv_tokens=1000)
 
 
-def test_what_another_gateway_sent_is_not_foreign_though_it_is_heard_of_it_late(load, clock):
+def test_what_another_gateway_sent_is_not_foreign_though_its_announcement_is_late(load, clock):
     for _ in range(3):
         load.update_from_feed(EngineLoad(streams=1, tokens_queued=500, kv_tokens=600))
         clock.advance(0.3)

@@ -65,7 +65,7 @@ def test_a_burst_of_new_prompts_is_spread(ranks):
     assert sorted(place.number for place in places) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_two_gateways_that_know_nothing_agree(ranks):
+def test_two_gateways_without_records_agree(ranks):
     assert {sent(Ranks(), *path(77)) for _ in range(5)} == {77 % 4}
     assert {sent(Ranks(), *path(start), session=6) for start in (1, 2, 3, 4)} == {2}
 
@@ -82,7 +82,7 @@ def vars_of(load):
     return load.tokens_queued, load.streams
 
 
-def test_a_rank_says_itself_what_it_holds_before_anything_is_sent(ranks):
+def test_the_events_of_a_rank_show_what_it_holds_before_anything_is_sent(ranks):
     ranks.stored(WORKER, 3, array("Q", path(40)), 4)
     assert sent(ranks, *path(40)) == 3
 
@@ -101,7 +101,7 @@ def test_a_rank_that_is_emptied_holds_nothing_and_the_others_what_they_held(rank
     assert ranks._workers[WORKER].matched(array("Q", path(40))) == [0, 8, 0, 0]
 
 
-def test_a_worker_that_lost_its_caches_is_begun_anew(ranks):
+def test_the_records_of_a_worker_that_lost_its_caches_begin_again(ranks):
     ranks.stored(WORKER, 3, array("Q", path(40)), 4)
     ranks.forget(WORKER)
     assert sent(ranks, *path(40)) == 0
@@ -130,12 +130,12 @@ def test_a_rank_that_others_keep_busy_is_avoided(ranks, clock):
     assert sent(ranks, *path(100)) != 0
 
 
-def test_one_busy_reading_alone_says_nothing(ranks, clock):
+def test_one_busy_reading_alone_changes_nothing(ranks, clock):
     heard(ranks, clock, 0, BUSY, readings=1)
     assert sent(ranks, *path(100)) == 0
 
 
-def test_what_a_rank_says_of_what_was_sent_from_here_is_not_counted_twice(ranks, clock):
+def test_load_sent_from_here_is_not_counted_twice_when_a_rank_reports_it(ranks, clock):
     places = [ranks.choose(WORKER, 4, prompt(*path(100 * n))) for n in (1, 2)]
     own = EngineLoad(streams=1, tokens_queued=513)
     for place in places:
@@ -151,6 +151,6 @@ def test_a_rank_that_has_fallen_silent_is_held_for_as_busy_as_is_known_here(rank
     assert sent(ranks, *path(100)) == 0
 
 
-def test_a_rank_beyond_those_that_there_are_is_not_heard(ranks, clock):
+def test_a_reading_of_a_rank_that_does_not_exist_is_ignored(ranks, clock):
     heard(ranks, clock, 7, BUSY)
     assert sent(ranks, *path(100)) == 0

@@ -16,11 +16,11 @@ def read(*readings):
     return found
 
 
-def test_few_tokens_say_nothing():
+def test_few_tokens_give_no_rate():
     assert read((0, 0), (ENOUGH - 1, 10**6)) == [None, None]
 
 
-def test_the_first_reading_tells_of_the_engines_whole_life():
+def test_the_first_reading_covers_the_time_since_the_engine_started():
     assert read((10 * ENOUGH, 1000 * 10 * ENOUGH)) == [1.0]
 
 
@@ -38,7 +38,7 @@ def test_small_steps_are_put_together_until_they_are_enough():
     assert found[7:9] == [None, pytest.approx(0.05)]
 
 
-def test_an_engine_that_has_begun_anew_is_another_one():
+def test_an_engine_that_has_restarted_is_another_one():
     rate = PrefillRate()
     assert rate.read(ENOUGH, 100 * ENOUGH)
     assert not rate.read(5, 1000)
@@ -47,7 +47,7 @@ def test_an_engine_that_has_begun_anew_is_another_one():
     assert rate.ms_per_token == pytest.approx(0.3, rel=0.01)
 
 
-def test_it_says_whether_there_is_news():
+def test_it_returns_whether_the_rate_has_changed():
     rate = PrefillRate()
     assert [
         rate.read(ENOUGH, 100 * ENOUGH),

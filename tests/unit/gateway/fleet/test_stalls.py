@@ -160,7 +160,7 @@ def test_queued_prompts_excuse_silence_for_a_while():
     assert quiet_after_seconds(busy) == PREFILL_SECONDS_MAX
 
 
-async def test_a_worker_of_a_kind_that_cannot_tell_is_left_alone():
+async def test_a_worker_without_stall_detection_is_left_alone():
     class Plain:
         isolates = True
 

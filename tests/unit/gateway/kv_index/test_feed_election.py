@@ -67,7 +67,7 @@ def test_who_takes_over_without_having_listened_promises_nothing():
     assert claim("w", before, frozenset({B}), B, COLD, 0) == FeedLease(B, NO_GATEWAY, FeedState.NOTHING)
 
 
-def test_a_better_gateway_that_knows_less_does_not_take_the_pen():
+def test_a_better_gateway_with_an_incomplete_record_does_not_become_writer():
     first, other = ranking("w", frozenset({A, B}))
     lease = FeedLease(other, first, FeedState.WHOLE)
     less = FollowerStatus(wanted=True, follows=True, warm=True, known=FeedState.UNCERTAIN)
@@ -75,7 +75,7 @@ def test_a_better_gateway_that_knows_less_does_not_take_the_pen():
     assert claim("w", lease, frozenset({A, B}), first, WARM, STABLE_ROUNDS).writer == first
 
 
-def test_a_worker_that_the_preferred_gateway_does_not_know_is_followed_by_others():
+def test_a_worker_that_the_preferred_gateway_does_not_have_is_followed_by_others():
     gateways = {A, B, C}
     first = ranking("w", frozenset(gateways))[0]
     settled, _ = elect(FeedLease(), gateways, {first: FollowerStatus(wanted=False)})
@@ -94,13 +94,13 @@ def test_who_follows_no_more_gives_its_lease_back():
 DEAF = FollowerStatus(wanted=True, follows=True, unreachable=True)
 
 
-def test_who_cannot_hear_the_worker_leaves_it_to_others_and_keeps_it_if_there_are_none():
+def test_a_gateway_without_the_workers_events_leaves_it_to_others_and_keeps_it_if_there_are_none():
     assert claim("w", FeedLease(A, B), frozenset({A, B}), A, DEAF, 9) == FeedLease(NO_GATEWAY, B)
     assert claim("w", FeedLease(A, B), frozenset({A, B}), B, DEAF, 9) == FeedLease(A, NO_GATEWAY)
     assert claim("w", FeedLease(A), frozenset({A}), A, DEAF, 9) == FeedLease(A)
 
 
-def test_who_could_not_hear_it_takes_only_what_nobody_else_wants():
+def test_a_gateway_that_received_no_events_takes_only_workers_without_another_follower():
     deaf = FollowerStatus(wanted=True, unreachable=True)
     gateways = frozenset({A, B})
     first, _ = ranking("w", gateways)

@@ -20,7 +20,7 @@ def sources(tmp_path, kv_events):
     return event_sources(worker(tmp_path, f"kv_events: {kv_events}"))
 
 
-def test_auto_asks_the_worker_and_off_does_not_follow_it(tmp_path):
+def test_auto_uses_the_workers_report_and_off_does_not_follow_it(tmp_path):
     assert sources(tmp_path, "auto") is None
     # Also without quotes: older YAML would read false.
     assert sources(tmp_path, "off") == sources(tmp_path, "'off'") == ()

@@ -72,7 +72,7 @@ def test_no_report_and_a_report_of_all_of_it_cut_nothing(here, cached_tokens):
     assert here.raised == []
 
 
-def test_the_last_token_is_always_computed_and_its_block_is_no_news(here):
+def test_the_last_token_is_always_computed_and_its_block_changes_nothing(here):
     here.end(here.send(prompt(1, 2, 3, 4, tokens=16)), 12)
     assert here.held(1, 2, 8, 9) == 4
 
@@ -104,12 +104,12 @@ def test_nothing_is_cut_after_another_gateways_request_was_on_its_way_there(here
     assert here.held(1, 2, 8, 9) == 4
 
 
-def test_tokens_of_several_prompts_tell_nothing_of_the_first(here):
+def test_tokens_of_several_prompts_are_no_measure_of_the_first(here):
     here.end(here.send(prompt(1, 2, 3, 4, tokens=100)), 0)
     assert here.held(1, 2, 8, 9) == 4
 
 
-def test_a_prompt_without_a_block_tells_nothing(here):
+def test_a_prompt_without_a_block_changes_nothing(here):
     here.end(here.send(prompt(tokens=3)), 0)
     assert here.held(1, 2, 3, 4) == 4
 

@@ -49,6 +49,6 @@ def test_blocks_of_an_adapter_that_is_not_served_are_not_those_of_the_model(
     assert resolver_of(executor, {"llama"}, {"sql": "llama"}).resolve("w", "", "sql", 16) is None
 
 
-def test_two_models_without_a_parent_are_not_told_apart(executor: ThreadPoolExecutor) -> None:
+def test_two_models_without_a_parent_share_a_namespace(executor: ThreadPoolExecutor) -> None:
     with pytest.raises(UnusablePages):
         resolver_of(executor, {"llama", "sql"}, {}).resolve("w", "", "", 16)

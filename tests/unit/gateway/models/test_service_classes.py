@@ -64,7 +64,7 @@ def test_a_class_that_there_is_not_is_a_bad_request():
 
 
 @pytest.mark.parametrize(("tier", "sent"), [("batch", False), ("flex", True), ("auto", True)])
-def test_a_worker_never_hears_of_our_own_names(tier, sent):
+def test_a_worker_never_gets_our_own_names(tier, sent):
     assert ("service_tier" in CLASSES.without_own_tiers(request(service_tier=tier)).fields) is sent
 
 

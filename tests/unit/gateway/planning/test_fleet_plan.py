@@ -40,7 +40,7 @@ def test_the_part_that_breaks_first_is_named(demand, machines, first):
     assert plan(demand, machines=machines).first.name == first
 
 
-def test_every_process_that_shares_the_queue_hears_of_the_load_of_every_worker():
+def test_every_process_that_shares_the_queue_gets_the_load_of_every_worker():
     few, many = (plan(replace(DEMAND, workers=workers)).second.bytes_out for workers in (100, 1100))
     assert many - few == pytest.approx(LAYOUT.members * 1000 * MEASURED.idle_bytes_out_per_worker)
 

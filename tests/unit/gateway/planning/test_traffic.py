@@ -26,14 +26,14 @@ def test_every_change_is_delivered_to_every_process():
     assert eight.bytes_out > 1.8 * four.bytes_out
 
 
-def test_one_process_of_each_gateway_is_told_of_changes():
+def test_one_process_of_each_gateway_is_notified_of_changes():
     one, four = (request_traffic(DEMAND, 8, MEASURED, followers) for followers in (2, 8))
     assert one.deliveries == pytest.approx(2 * one.changes)
     assert (one.commands, one.bytes_in) == (four.commands, four.bytes_in)
     assert one.bytes_out < four.bytes_out / 2
 
 
-def test_a_process_that_is_alone_does_not_ask_redis_for_turns():
+def test_a_process_that_is_alone_has_its_queue_in_memory():
     alone, two = (request_traffic(replace(DEMAND, waiting=1.0), members, MEASURED) for members in (1, 2))
     assert alone.commands < two.commands - MEASURED.queue_own.commands - MEASURED.turn.commands
 

@@ -127,7 +127,7 @@ def have_slots(stage, *slots):
 
 
 @pytest.mark.parametrize(("slots", "filled"), [((8, 8), True), ((8, None), False)])
-def test_workers_are_filled_if_all_of_them_say_how_many_slots_they_have(stage, busy, slots, filled):
+def test_workers_are_filled_if_all_of_them_report_their_slots(stage, busy, slots, filled):
     busy.count_gateways(SimpleNamespace(gateways=1))
     have_slots(stage, *slots)
     found = busy.of("m").filled
@@ -136,7 +136,7 @@ def test_workers_are_filled_if_all_of_them_say_how_many_slots_they_have(stage, b
 
 
 @pytest.mark.parametrize(("gateways", "filled"), [(1, True), (6, False)])
-def test_each_gateway_sees_its_part_of_what_urgent_classes_need(stage, busy, gateways, filled):
+def test_each_gateway_counts_its_part_of_what_urgent_classes_need(stage, busy, gateways, filled):
     busy.count_gateways(SimpleNamespace(gateways=gateways))
     have_slots(stage, 8, 8)
     assert (busy.of("m").filled is not None) is filled
@@ -194,7 +194,7 @@ def test_long_prompts_beside_a_flood_crowd_by_their_share_of_what_the_workers_co
     assert not windows._in_sight.contended(("m",), windows._clock())
 
 
-def test_what_the_settings_say_of_slots_goes_before_what_a_worker_reports(stage):
+def test_slots_of_the_settings_go_before_those_that_a_worker_reports(stage):
     worker = next(iter(stage.fleet))
     worker.report = replace(worker.report, slots=8)
     assert worker.slots == 8

@@ -49,7 +49,7 @@ def test_a_tenant_at_its_own_bound_is_told_its_own_time(occupancy):
     assert refusal.value.retry_after_seconds == 3.0
 
 
-def test_a_full_room_tells_other_tenants_the_time_of_all(occupancy):
+def test_a_full_room_gives_other_tenants_the_time_of_all(occupancy):
     with occupancy.taken(ticket(0, "a"), retry), occupancy.taken(ticket(1, "b"), retry):
         with pytest.raises(Overloaded) as refusal, occupancy.taken(ticket(2, "c"), retry):
             pass

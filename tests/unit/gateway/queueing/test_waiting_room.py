@@ -66,7 +66,7 @@ async def test_a_placement_given_back_goes_to_the_next_waiting_request(clock):
     assert staying.done()
 
 
-async def test_a_full_room_tells_a_greedy_tenant_that_it_is_its_own_doing(clock):
+async def test_a_full_room_refuses_a_greedy_tenant_by_its_own_bound(clock):
     worker = StubWorker(0)
     room = room_for(worker, clock, waiting_max=4)
     tasks = [asyncio.create_task(enter(room, worker, tenant)) for tenant in "aaab"]
@@ -171,7 +171,7 @@ async def test_waiting_tokens_are_bounded_and_counted_down(clock):
     assert (room.tokens, len(room), room.standing_since("chat")) == (0, 0, None)
 
 
-async def test_under_another_policy_waiting_requests_ask_anew_and_counters_are_empty(clock):
+async def test_under_another_policy_waiting_requests_enter_again_and_counters_are_empty(clock):
     worker = StubWorker(1)
     room = room_for(worker, clock, policy=queue_policy("sfq"))
     had_its_turn = room.ticket(QueuedRequest(tenant="a", cost=1.0))

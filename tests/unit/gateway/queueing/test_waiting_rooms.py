@@ -92,7 +92,7 @@ async def test_batch_work_that_waits_does_not_count_as_waiting_beside(stage):
     await leave(tasks)
 
 
-async def test_a_request_that_just_asks_all_gateways_for_its_turn_does_not_count_as_waiting(stage):
+async def test_a_request_that_just_enters_the_shared_queue_does_not_count_as_waiting(stage):
     room = stage.rooms.of("m")
     ticket, answered = room.ticket(QueuedRequest(tenant="a", cost=1.0)), asyncio.Event()
     task = asyncio.ensure_future(room.wait_with_all(ticket, answered.wait))
@@ -142,7 +142,7 @@ def test_a_worker_that_is_not_named_has_no_load_only_if_all_are_named(stage, all
     assert stage.worker("w").load.all_tokens_queued == queued
 
 
-async def test_when_the_queue_moves_all_waiting_requests_ask_anew(stage):
+async def test_when_the_queue_moves_all_waiting_requests_enter_again(stage):
     tasks = await wait_in(stage, StubWorker(), "m", "n")
     QueuePeer(stage.fleet, stage.rooms).queue_moved()
     results = await asyncio.gather(*tasks, return_exceptions=True)

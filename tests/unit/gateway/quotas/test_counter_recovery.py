@@ -127,7 +127,7 @@ async def test_a_ledger_that_does_not_answer_keeps_requests_waiting_for_a_bounde
     await CounterRecovery(Books()).restore(asked("tenant:a"), put_back)
 
 
-async def test_an_outage_of_the_ledger_is_told_once(caplog):
+async def test_an_outage_of_the_ledger_is_logged_once(caplog):
     books = Books()
     books.broken = True
     books.open.set()

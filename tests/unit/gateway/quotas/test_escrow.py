@@ -115,7 +115,7 @@ async def running(store):
     return PLACES - probe.limit_statuses[2].remaining - 1
 
 
-async def test_who_comes_to_a_busy_account_finds_a_lease_and_asks_nobody(ahead, store, clock):
+async def test_a_request_of_a_busy_account_uses_a_lease_without_a_call_to_redis(ahead, store, clock):
     await busy(ahead, clock)
     store.may.clear()
     lease = await asyncio.wait_for(ahead.reserve(asked("next")), 60)
@@ -190,9 +190,7 @@ async def test_a_request_takes_what_is_as_long_as_it_may_be(ahead, store, clock)
     assert "as long" not in store.asked
 
 
-async def test_a_request_that_needs_more_than_is_held_asks_for_itself_and_the_next_does_not(
-    ahead, store, clock
-):
+async def test_a_request_beyond_the_escrow_reserves_for_itself_and_the_next_does_not(ahead, store, clock):
     await busy(ahead, clock)
     lease = await ahead.reserve(asked("long", prompt=129))
     assert "long" in store.asked
@@ -297,7 +295,7 @@ async def test_of_few_places_few_are_held_that_requests_elsewhere_are_refused_fo
 
 
 @pytest.mark.parametrize("repeatable", [False, True])
-async def test_nobody_is_refused_for_what_is_ahead_here_of_others(ahead, store, clock, repeatable):
+async def test_no_request_is_refused_for_what_other_gateways_have_in_escrow(ahead, store, clock, repeatable):
     scope = Scope(name="tenant:t", limits=(concurrency(64),))
     await busy(ahead, clock, scope)
     for at in range(63):

@@ -126,9 +126,7 @@ async def goes_away(store, shared):
     shared.away = False
 
 
-async def test_a_redis_that_answers_late_stays_away_and_is_told_what_was_left_over(
-    store, shared, monkeypatch
-):
+async def test_a_redis_that_answers_late_stays_away_and_gets_what_was_left_over(store, shared, monkeypatch):
     monkeypatch.setattr(failover_store, "PING_SECONDS", 0.01)
     lease = await store.reserve(ask(7))
     await goes_away(store, shared)
@@ -208,7 +206,7 @@ async def test_what_was_used_on_a_local_grant_is_charged_where_all_see_it(store,
     assert (await shared.reserve(ask(2))).limit_statuses[0].remaining == 1
 
 
-async def test_a_decision_that_was_made_and_never_heard_of_is_charged_once(store, shared, monkeypatch):
+async def test_a_decision_whose_answer_was_lost_is_charged_once(store, shared, monkeypatch):
     """A server may die between writing it down and saying so, and have it on disk when it is back."""
     monkeypatch.setattr(failover_store, "PING_SECONDS", 0.01)
     shared.loses_answers = True

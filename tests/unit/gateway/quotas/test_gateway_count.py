@@ -9,7 +9,7 @@ from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller
 
 
-async def test_gateways_know_how_many_they_are(own_valkey, monkeypatch):
+async def test_gateways_count_how_many_they_are(own_valkey, monkeypatch):
     scripts = ScriptCaller(own_valkey.url)
     one, two = gateway_count.GatewayCount(scripts), gateway_count.GatewayCount(scripts)
     await one.announce()

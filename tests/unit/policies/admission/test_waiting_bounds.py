@@ -38,7 +38,7 @@ BOUNDS = WaitingRoomBounds(requests_max=10, tokens_max=1000)
     ],
     ids=str,
 )
-def test_who_has_an_even_share_of_a_full_room_is_told_so_and_the_others_are_not(
+def test_a_full_room_refuses_a_tenant_with_an_even_share_by_its_own_bound_and_others_by_the_rooms(
     total, own, tenants, tokens, by
 ):
     assert refused_by(BOUNDS, total, own, tenants, tokens) == by

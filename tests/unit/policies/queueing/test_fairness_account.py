@@ -48,7 +48,7 @@ def test_what_was_not_used_is_taken_back_and_nothing_is_owed():
     assert account.tenant_shares(0.0)[0].units == 0.0
 
 
-def test_it_remembers_only_so_many():
+def test_it_keeps_only_so_many():
     account = FairnessAccount()
     for number in range(TENANTS_MAX + 5):
         account.record(str(number), 1.0, 1.0, 0.0)

@@ -14,7 +14,7 @@ def test_chwbl_sends_equal_beginnings_to_the_same_worker_and_spreads_others():
     assert min(spread.values()) > 60
 
 
-def test_chwbl_knows_prompts_apart_that_are_shorter_than_its_key():
+def test_chwbl_separates_prompts_that_are_shorter_than_its_key():
     workers = [candidate(name) for name in "abcd"]
     assert len({best("chwbl", workers, query(blocks=(at,))) for at in range(50)}) == 4
 

@@ -16,7 +16,7 @@ IDLE = loads(0, 0, 0)
 
 
 @pytest.mark.parametrize("home", [0, 1, 2, 3 * 7 + 2])
-def test_what_nobody_has_goes_home(home):
+def test_a_prompt_that_no_rank_holds_goes_to_its_home(home):
     assert best_rank(IDLE, [0, 0, 0], 1000, home) == home % 3
 
 

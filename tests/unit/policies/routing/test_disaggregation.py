@@ -129,7 +129,7 @@ def test_a_policy_without_costs_keeps_its_order():
     assert routes(*halves, policy=policy, sequence=1) == [("p2", "d"), ("p3", "d"), ("p1", "d")]
 
 
-def test_a_route_says_who_computes_and_who_answers():
+def test_a_route_names_the_prefill_and_the_decode_worker():
     asked = RouteQuery(prompt_tokens=4000, output_tokens=100, sequence=0, draw=0.0)
     (route,) = rank_with_pairs(COST, asked, [prefill("p", matched=640), decode("d")], 0.0, alone_tokens=256)
     assert route.matched_tokens == 640

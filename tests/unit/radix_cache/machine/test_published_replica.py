@@ -113,7 +113,7 @@ def test_requests_under_way_do_not_count_while_the_writer_is_away(published, see
     assert (match.held(W), match.pending, match.shared) == (2, {}, ())
 
 
-def test_both_sides_are_told_of_the_requests_of_others_and_of_their_ends(published, seen):
+def test_both_sides_get_the_requests_of_others_and_their_ends(published, seen):
     here, there = Told(), Told()
     published.report_predictions(here, b"p")
     seen.report_predictions(there, b"q")
@@ -132,7 +132,7 @@ def test_both_sides_are_told_of_the_requests_of_others_and_of_their_ends(publish
     assert not there.under_way
 
 
-def test_both_sides_are_told_which_prompts_of_others_are_computed(published, seen):
+def test_both_sides_get_which_prompts_of_others_are_computed(published, seen):
     here, there = Told(), Told()
     published.report_predictions(here, b"p")
     seen.report_predictions(there, b"q")
@@ -145,7 +145,7 @@ def test_both_sides_are_told_which_prompts_of_others_are_computed(published, see
     assert there.computed == [b"p" * 16, b"r" * 16]
 
 
-def test_a_reader_that_fell_behind_by_a_whole_ring_forgets_what_it_was_told(published, seen):
+def test_a_reader_that_fell_behind_by_a_whole_ring_drops_its_predictions(published, seen):
     there = Told()
     seen.report_predictions(there, b"q")
     seen.refresh(1)

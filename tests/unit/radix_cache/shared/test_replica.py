@@ -89,7 +89,7 @@ class Told:
         self.over.append(identity)
 
 
-def test_predictions_of_other_gateways_are_told_and_never_the_own_ones_even_after_they_have_ended(copy):
+def test_predictions_of_other_gateways_are_reported_and_never_the_own_ones_even_after_they_have_ended(copy):
     told = Told()
     copy.report_predictions(told, b"own-----")
     own, other = b"own-----" + b"1" * 8, b"another-" + b"1" * 8
@@ -100,7 +100,7 @@ def test_predictions_of_other_gateways_are_told_and_never_the_own_ones_even_afte
     assert (told.begun, told.over) == ([(other, 1, 0, 4)], [other])
 
 
-def test_blocks_are_told_by_tier_and_a_tier_ends_where_it_first_has_a_gap():
+def test_blocks_are_counted_by_tier_and_a_tier_ends_where_it_first_has_a_gap():
     copy = TreeReplica(lambda: 0.0, 10.0)
     copy.enrol(W, 1, "")
     upper = (

@@ -53,7 +53,7 @@ METERED = sorted(TWINS.keys() - {"ollama"})
 
 
 @pytest.mark.parametrize("kind", TWINS)
-async def test_an_engine_is_known_by_its_answers_and_tells_its_load_context_and_slots(kind):
+async def test_an_engine_is_identified_by_its_answers_and_reports_its_load_context_and_slots(kind):
     async with Engine(TWINS[kind]) as engine:
         assert await ask_kind(engine.target) == kind
         found = await find_engine(engine.target)

@@ -38,7 +38,7 @@ async def probed(**paths):
     return report.models, report.kv_tokens_max, report.ranks, report.load and report.load.streams
 
 
-async def test_a_new_one_tells_all():
+async def test_a_new_one_reports_everything():
     new = {"ready": says({}), "server_info": says(INFO), "loads": says(LOADS)}
     assert await probed(**new) == (("m",), 1000, 2, 3)
 
@@ -59,15 +59,15 @@ async def test_a_new_one_tells_all():
     ],
     ids=["not told", "as asked for", "as memory allows, of two ranks", "none"],
 )
-async def test_it_tells_how_many_requests_it_runs_at_a_time(info, slots):
+async def test_it_reports_how_many_requests_it_runs_at_a_time(info, slots):
     assert (await report_of(server_info=says(INFO | info))).slots == slots
 
 
-async def test_an_older_one_tells_under_older_names_and_no_load():
+async def test_an_older_one_reports_under_older_names_and_no_load():
     assert await probed(get_server_info=says(INFO)) == (("m",), 1000, 2, None)
 
 
-async def test_the_oldest_serves_and_tells_nothing_else():
+async def test_the_oldest_serves_and_reports_nothing_else():
     assert await probed() == (("m",), None, 1, None)
 
 
@@ -76,7 +76,7 @@ async def test_one_that_is_not_ready_is_not_there():
         await probed(ready=says({}, 503), server_info=says(INFO))
 
 
-async def test_one_that_cannot_tell_what_it_is_is_not_there():
+async def test_one_whose_server_info_fails_is_unreachable():
     with pytest.raises(WorkerFailed, match="status 500 from /server_info"):
         await probed(ready=says({}), server_info=says({}, 500))
 

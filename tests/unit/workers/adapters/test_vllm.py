@@ -85,7 +85,7 @@ def test_caches_of_several_engines_add_up():
 
 
 @pytest.mark.parametrize("text", ["", "vllm:cache_config_info{} 1.0", METRICS.replace('"100"', '"None"')])
-def test_a_cache_of_no_told_size_is_unknown(text):
+def test_a_cache_of_no_reported_size_is_unknown(text):
     assert kv_tokens_in_metrics(text.encode()) is None
 
 
@@ -100,7 +100,7 @@ async def test_a_server_with_several_engines_reports_them(vllm):
     assert (await vllm.adapter.probe()).ranks == 2
 
 
-async def test_a_server_that_is_told_to_sleep_says_that_it_does(vllm):
+async def test_a_server_that_was_put_to_sleep_reports_it(vllm):
     assert not (await vllm.adapter.probe()).asleep
     await vllm.adapter.sleep()
     assert (await vllm.adapter.probe()).asleep
@@ -109,7 +109,7 @@ async def test_a_server_that_is_told_to_sleep_says_that_it_does(vllm):
     assert vllm.told == ["/sleep?level=1", "/wake_up"]
 
 
-async def test_a_server_that_knows_no_sleep_is_asked_once_until_it_comes_back(vllm):
+async def test_a_server_without_sleep_gets_one_request_until_it_restarts(vllm):
     vllm.sleeping = None
     for _ in range(3):
         assert not (await vllm.adapter.probe()).asleep

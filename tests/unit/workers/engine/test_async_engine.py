@@ -112,7 +112,7 @@ async def test_refusals_are_raised_before_there_is_a_stream(directory: Path) -> 
         assert len(await collect(await front.submit(request("a")))) == 3
 
 
-async def test_a_full_queue_is_told_at_once(directory: Path) -> None:
+async def test_a_full_queue_is_reported_at_once(directory: Path) -> None:
     async with running(directory, running_max=1) as (front, _):
         streams = [await front.submit(request("r", max_tokens=400))]
         await until(lambda: front.loads.running == 1)
@@ -250,7 +250,7 @@ async def test_a_failure_reaches_everybody_who_waits_and_everybody_after(
             await front.flush_cache()
 
 
-async def test_closing_ends_whoever_still_waits(directory: Path) -> None:
+async def test_closing_ends_the_waiting_requests(directory: Path) -> None:
     async with running(directory) as (front, runner):
         reader = asyncio.create_task(answer(front, "a"))
         await runner.hold()

@@ -57,7 +57,7 @@ def test_sums_give_the_least_squares_that_all_places_at_once_give() -> None:
     assert regression.solve(1.0).norm() < plain.norm()
 
 
-def test_what_was_held_out_tells_how_good_they_are(config: EngineConfig) -> None:
+def test_held_out_texts_measure_how_good_they_are(config: EngineConfig) -> None:
     fitted = fit_heads(config, [*PROMPTS, *PROMPTS], heads=2, tokens=TOKENS, ridge=1e-6, held_out=2)
     # The texts that were held out are those that were fitted.
     assert all(by_rank[0] > 0.9 for by_rank in fitted.accuracies)

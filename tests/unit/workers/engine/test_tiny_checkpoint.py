@@ -52,7 +52,7 @@ def test_building_again_changes_nothing(tmp_path: Path) -> None:
     assert before == {path.name: path.stat().st_mtime_ns for path in target.iterdir()}
 
 
-def test_other_parameters_and_damage_are_built_anew(tmp_path: Path) -> None:
+def test_other_parameters_and_damage_are_built_again(tmp_path: Path) -> None:
     target = build(tmp_path / "a", **SMALL)
     whole = digest(target)
     (target / "model.safetensors").write_bytes(b"cut")

@@ -283,13 +283,13 @@ async def test_the_same_name_twice_is_two_requests_that_are_aborted_together(cli
     await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
 
-async def test_an_abort_must_say_whom(client: Client) -> None:
+async def test_an_abort_must_name_a_request(client: Client) -> None:
     for body in ({}, {"rid": ""}, {"rid": None}, {"abort_all": False}):
         status, answer = await client.post("/abort_request", body)
         assert (status, answer["error"]["param"]) == (400, "rid")
 
 
-async def test_flushing_forgets_every_prefix_but_not_while_requests_run(client: Client) -> None:
+async def test_flushing_drops_every_prefix_but_not_while_requests_run(client: Client) -> None:
     asked = {"prompt": [9] * 40, "max_tokens": 1}
 
     async def cached() -> int:

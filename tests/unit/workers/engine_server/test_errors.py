@@ -312,7 +312,9 @@ async def test_a_bug_is_a_500_without_its_cause(client: Client, monkeypatch: pyt
     assert "secret" not in error["message"]
 
 
-async def test_a_failed_engine_says_so_everywhere(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_engine_is_reported_by_every_path(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise MemoryError("secret detail")
 

@@ -32,14 +32,14 @@ def test_ranks_are_added_up():
     assert sum_of_ranks(ranks) == EngineLoad(streams=4, tokens_queued=70, kv_tokens=340)
 
 
-def test_vllm_tells_in_its_metrics():
+def test_vllm_reports_its_load_in_its_metrics():
     assert load_in_vllm_metrics(METRICS, 1000) == EngineLoad(streams=9, kv_tokens=375)
 
 
 @pytest.mark.parametrize(
     "metrics", [b"", b"python_info 1.0\n", b"vllm:num_requests_running x\n"], ids=["none", "other", "broken"]
 )
-def test_metrics_without_gauges_tell_nothing(metrics):
+def test_metrics_without_gauges_give_no_load(metrics):
     assert load_in_vllm_metrics(metrics, 1000) is None
 
 
@@ -54,7 +54,7 @@ def test_what_no_gateway_has_sent_is_foreign_once_two_reports_have_it():
     assert load.external == NO_LOAD
 
 
-def test_an_engine_that_says_nothing_has_nothing_foreign():
+def test_an_engine_without_reports_has_no_external_load():
     load = WorkerLoad()
     for told in (EngineLoad(streams=5), EngineLoad(streams=5), None):
         load.update_from_probe(told)

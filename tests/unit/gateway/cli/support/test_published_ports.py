@@ -108,7 +108,7 @@ def test_on_all_addresses_nothing_has_to_be_said(caplog):
     ],
     ids=["oldest-sglang", "sglang-binds", "sglang-loads", "vllm", "older-vllm"],
 )
-def test_what_an_engine_can_is_told_by_its_source(engine, source, found):
+def test_features_of_an_engine_are_read_from_its_source(engine, source, found):
     assert abilities_in(engine, source) == found
 
 

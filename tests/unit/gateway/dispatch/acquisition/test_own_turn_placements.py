@@ -79,14 +79,14 @@ def test_a_look_without_a_new_ranking_names_the_workers_that_the_request_waits_f
     assert closed == {"a"}
 
 
-def test_a_request_is_ranked_anew_and_placed_once_its_worker_has_room(passed_over):
+def test_a_request_is_ranked_again_and_placed_once_its_worker_has_room(passed_over):
     stage, request = passed_over
     stage.free("a")
     placement, ranked = looks(stage, request)
     assert (placement.worker.id, ranked) == ("a", 1)
 
 
-def test_a_request_is_ranked_anew_when_its_ranking_is_old(passed_over):
+def test_a_request_is_ranked_again_when_its_ranking_is_old(passed_over):
     stage, request = passed_over
     stage.policy.costs = {"a": 500.0, "b": 100.0}
     stage.clock.advance(KEPT_SECONDS)
@@ -94,14 +94,14 @@ def test_a_request_is_ranked_anew_when_its_ranking_is_old(passed_over):
     assert (placement.worker.id, ranked) == ("b", 1)
 
 
-def test_a_request_is_ranked_anew_when_a_worker_has_joined(passed_over):
+def test_a_request_is_ranked_again_when_a_worker_has_joined(passed_over):
     stage, request = passed_over
     stage.join("c")
     placement, ranked = looks(stage, request)
     assert (placement.worker.id, ranked) == ("c", 1)
 
 
-def test_a_request_is_ranked_anew_when_its_worker_has_become_dearer_than_the_free_one(passed_over):
+def test_a_request_is_ranked_again_when_its_worker_has_become_dearer_than_the_free_one(passed_over):
     stage, request = passed_over
     stage.policy.ms_per_queued_token = 1.0
     stage.clock.advance(KEPT_SECONDS)

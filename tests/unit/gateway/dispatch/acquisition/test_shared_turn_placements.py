@@ -22,14 +22,14 @@ def shared():
     return DispatchStage("a", "b", shared=True)
 
 
-async def test_all_gateways_together_say_which_worker_it_is(shared):
+async def test_the_shared_queue_decides_the_worker(shared):
     shared.queue.turns.append("b")
     placement = await acquire(shared)
     assert placement.worker.id == "b"
     assert [each.worker for each in shared.queue.placements] == ["b"]
 
 
-async def test_the_queue_hears_what_each_worker_would_cost(shared):
+async def test_the_queue_gets_the_cost_on_each_worker(shared):
     shared.policy.costs = {"a": 30.0, "b": 20.0}
     await acquire(shared)
     offered = shared.queue.offered[0]
@@ -61,13 +61,13 @@ async def test_a_turn_is_asked_for_with_the_ranking_of_that_moment(shared):
     assert (await waiting).worker.id == "b"
 
 
-async def test_a_request_asks_anew_where_the_queue_was_moved(shared):
+async def test_a_request_enters_again_where_the_queue_was_moved(shared):
     shared.queue.turns.append(TurnLost())
     assert (await acquire(shared)).worker.id == "a"
     assert len(list(shared.queue.placements)) == 1
 
 
-async def test_a_request_that_asks_anew_keeps_its_number(shared):
+async def test_a_request_that_enters_again_keeps_its_number(shared):
     request = shared.pending()
     shared.queue.turns.append(TurnLost())
     await acquire(shared, request=request)
@@ -77,7 +77,7 @@ async def test_a_request_that_asks_anew_keeps_its_number(shared):
     assert other.ticket.number == 1
 
 
-async def test_a_turn_on_a_worker_that_has_left_meanwhile_is_given_back_and_asked_anew(shared):
+async def test_a_turn_on_a_worker_that_has_left_meanwhile_is_given_back_and_requested_again(shared):
     def leaves():
         if WorkerId("a") in shared.fleet:
             shared.fleet.remove(WorkerId("a"))
@@ -145,7 +145,7 @@ async def test_a_second_placement_on_a_worker_that_has_left_is_given_back(shared
     assert shared.reserved() == {}
 
 
-async def test_a_placement_after_a_failure_is_told_to_the_others(shared):
+async def test_a_placement_after_a_failure_is_announced_to_the_others(shared):
     request = shared.pending()
     placement = await acquire(shared, request=request)
     end(shared, request, placement)
@@ -169,7 +169,7 @@ async def that_waits_for_its_own_worker():
     return stage, waiting
 
 
-async def test_the_queue_of_all_gateways_hears_of_a_requests_own_worker_alone():
+async def test_the_queue_of_all_gateways_gets_a_requests_own_worker_alone():
     stage, waiting = await that_waits_for_its_own_worker()
     stage.queue.room.set()
     assert (await waiting).worker.id == "a"

@@ -311,7 +311,7 @@ async def test_cached_tokens_take_no_room(stage):
     assert placement.load_share.tokens_queued == 64
 
 
-async def test_the_ticket_tells_the_queue_what_the_request_costs(stage):
+async def test_the_ticket_has_the_cost_of_the_request(stage):
     prompt = prompt_of(640)
     stage.index.confirm(SPACE, prompt.hashes, WorkerId("a"))
     request = stage.pending(stage.context(), prompt)
@@ -470,7 +470,7 @@ async def test_a_provider_at_its_limit_is_passed_over_and_the_request_waits_for_
     assert (await waiting).worker.id == "a"
 
 
-async def test_without_a_worker_a_resting_provider_says_when_to_come_back():
+async def test_without_a_worker_a_resting_provider_determines_retry_after():
     stage = with_provider()
     for name in ("a", "b"):
         stage.fleet.drain(WorkerId(name))

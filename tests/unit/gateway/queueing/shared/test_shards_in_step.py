@@ -37,7 +37,7 @@ def in_step(*shards):
     return ShardsInStep(Queue(*shards), lambda queue: WINDOW)
 
 
-async def test_each_shard_is_told_the_sum_of_what_the_others_and_other_cells_have():
+async def test_each_shard_gets_the_sum_of_what_the_others_and_other_cells_have():
     visited = []
     one, two, three = (Shard(visited, tokens) for tokens in (1, 20, 300))
     shards = in_step(one, two, three)
@@ -49,7 +49,7 @@ async def test_each_shard_is_told_the_sum_of_what_the_others_and_other_cells_hav
     assert state.loads == {W: LoadTotals(321, 3, 30)}
 
 
-async def test_the_shard_that_is_furthest_behind_is_visited_first_and_the_next_ones_know_what_it_took():
+async def test_the_shard_that_is_furthest_behind_is_visited_first_and_the_next_ones_get_what_it_took():
     visited = []
     ahead, behind, idle = Shard(visited, 0, 500, 1), Shard(visited, 0, 20, 1), Shard(visited, 0, 5)
     shards = in_step(ahead, idle, behind)
@@ -72,7 +72,7 @@ async def test_a_shard_that_is_ahead_is_bound_by_the_one_that_is_behind():
     assert state.progress == {"m": QueueProgress(20, 2)}
 
 
-async def test_a_gateway_that_begins_asks_each_shard_before_it_tells_any():
+async def test_a_gateway_that_begins_reads_each_shard_before_it_writes_to_any():
     visited = []
     one, two = Shard(visited, 1), Shard(visited, 20)
     shards = in_step(one, two)
@@ -84,7 +84,7 @@ async def test_a_gateway_that_begins_asks_each_shard_before_it_tells_any():
     assert not one.others
 
 
-async def test_shards_that_were_asked_are_told_what_they_had_then():
+async def test_shards_that_were_read_get_the_sums_of_that_time():
     visited = []
     one, two = Shard(visited, 1), Shard(visited, 20)
     shards = in_step(one, two)

@@ -105,7 +105,7 @@ def test_no_more_sequences_run_than_there_may():
 
 
 @pytest.mark.parametrize(("order", "first"), [("fcfs", 1), ("shortest", 2), ("hrrn", 2)])
-def test_the_order_says_who_of_the_waiting_goes_first(order, first):
+def test_the_order_decides_which_waiting_request_goes_first(order, first):
     times = StepTime(prefill_ms=(10, 1, 0), decode_ms=(5, 0, 0), chunk_tokens=5000, sequences_max=1)
     subject = engine(order=order, times=times)
     subject.submit(job(0, 100, first_block=90), 0.0)

@@ -193,7 +193,7 @@ def test_past_saturation_on_little_kv_the_queue_adds_little_to_the_mean_ttft(kin
 # Several gateways
 
 
-def test_loads_that_gateways_hear_late_cost_a_burst_with_one_new_prefix_little():
+def test_late_loads_cost_a_burst_with_one_new_prefix_little():
     def mean_ttft(seed, sync_seconds):
         trace = generated("stampede", WorkloadParameters(requests=200, rate=16.0, seed=seed))
         scenario = Scenario(

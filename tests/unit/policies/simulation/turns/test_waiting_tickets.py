@@ -73,7 +73,7 @@ def test_a_search_offers_the_tickets_that_a_look_at_all_of_them_offers(within, s
     assert (waiting.count, waiting.flows, waiting.weights) == (0, {}, {})
 
 
-def test_a_ticket_that_is_estimated_anew_stays_in_its_flow_with_the_worker_that_it_awaits():
+def test_a_ticket_that_is_estimated_again_stays_in_its_flow_with_the_worker_that_it_awaits():
     waiting = WaitingTickets()
     before, after = (
         Ticket(number=1, tenant="a", cost=1.0, arrived_at=0.0, uncached_tokens=n) for n in (9, 4)

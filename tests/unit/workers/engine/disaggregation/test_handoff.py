@@ -307,7 +307,7 @@ async def test_a_peer_cannot_have_other_files_mapped(
 @pytest.mark.parametrize(
     "noise", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\2[]", b"\0\0\0\2{}", b"\0\0\0\3{x}"]
 )
-async def test_whoever_talks_something_else_is_hung_up_on(noise: bytes, paired: Paired) -> None:
+async def test_a_peer_with_another_protocol_is_disconnected(noise: bytes, paired: Paired) -> None:
     async with paired() as pair:
 
         def talk() -> bytes:
@@ -391,7 +391,7 @@ async def test_another_prompt_or_salt_under_the_same_room_gets_nothing(paired: P
         await pair.until_idle()
 
 
-async def test_nobody_there_means_recomputing(load: Callable[..., Engine], paired: Paired) -> None:
+async def test_an_unreachable_peer_means_recomputing(load: Callable[..., Engine], paired: Paired) -> None:
     async with paired() as pair:
         with socket.create_server(("127.0.0.1", 0)) as closed:
             pair.port = closed.getsockname()[1]
@@ -401,7 +401,7 @@ async def test_nobody_there_means_recomputing(load: Callable[..., Engine], paire
         await pair.until_idle()
 
 
-async def test_a_lease_that_nobody_takes_times_out(paired: Paired) -> None:
+async def test_a_lease_that_is_not_taken_times_out(paired: Paired) -> None:
     async with paired(lease_seconds=3.0) as pair:
         prefilled = await read(pair.given, pair.request(prompt(40), params()))
         assert (len(prefilled.tokens), prefilled.finish) == (1, "length")
@@ -473,7 +473,7 @@ async def test_an_abort_at_any_stage_returns_all_blocks_on_both_sides(
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-async def test_a_prefill_that_is_aborted_before_it_is_done_tells_its_peer(
+async def test_a_prefill_that_is_aborted_before_it_is_done_notifies_its_peer(
     steps: int, paired: Paired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`steps`: how many of its 50 steps the prefill has done."""

@@ -21,7 +21,7 @@ def test_a_block_freed_twice_raises() -> None:
 
 
 @pytest.mark.parametrize("block", [0, -1, 3, 99])
-def test_blocks_that_nobody_holds_cannot_be_held_or_released(block: int) -> None:
+def test_blocks_without_a_holder_cannot_be_held_or_released(block: int) -> None:
     pool = BlockPool(2, SIZE)
     with pytest.raises(BlockMisused):
         pool.retain(block)
@@ -36,7 +36,7 @@ def test_taking_more_than_there_is_takes_nothing() -> None:
     assert pool.free_blocks == 2
 
 
-def test_a_block_lives_until_its_last_holder_leaves() -> None:
+def test_a_block_is_kept_until_its_last_holder_leaves() -> None:
     pool = BlockPool(1, SIZE)
     (block,) = pool.allocate(1)
     pool.retain(block)

@@ -74,7 +74,7 @@ def test_what_a_sequence_reads_is_never_evicted() -> None:
     assert 2 == reader.shared_blocks == tree.cached_blocks
 
 
-def test_a_salt_whose_last_block_went_is_forgotten() -> None:
+def test_a_salt_whose_last_block_went_is_dropped() -> None:
     tree = tree_of(2)
     for number in range(50):
         computed(tree, [1] * 5, f"salt {number}").close()

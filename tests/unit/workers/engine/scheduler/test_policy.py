@@ -189,7 +189,7 @@ def test_tokens_that_a_preemption_lost_are_marked_as_computed_again() -> None:
 
 
 @pytest.mark.parametrize("ageing", [10.0, 60.0])
-def test_nobody_starves_under_an_endless_stream_of_better_ones(ageing: float) -> None:
+def test_no_request_starves_under_an_endless_stream_of_better_ones(ageing: float) -> None:
     runs = ModelFreeScheduler(running_max=1, policy=SchedulingPolicy(ageing_seconds=ageing))
     patient = runs.submit("patient", [7] * 3, max_tokens=1, priority=3)
     while patient.finish is None:

@@ -112,7 +112,7 @@ def test_a_stop_token_among_the_accepted_drafts_is_the_last_one_kept() -> None:
     assert rig.tree.cached_blocks * 4 == (len(sequence.tokens) - 1) // 4 * 4
 
 
-def test_counters_tell_drafts_accepted_and_rejected_by_place() -> None:
+def test_counters_have_drafts_accepted_and_rejected_by_place() -> None:
     rig = runs(right=1)
     rig.submit("a", [1], max_tokens=9)
     rig.finish_all()

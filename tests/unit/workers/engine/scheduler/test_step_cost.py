@@ -38,7 +38,7 @@ def test_before_the_first_step_the_typical_share_is_believed_and_no_time_is_know
     assert (cost.share, cost.expected(7)) == (0.25, 0.0)
 
 
-def test_steps_of_equal_size_say_nothing_about_the_share() -> None:
+def test_steps_of_equal_size_do_not_determine_the_share() -> None:
     assert learned(1.0, 3.0, [4] * 500, typical=0.1).share == pytest.approx(0.1, abs=0.01)
 
 

@@ -367,7 +367,7 @@ def test_early_exit_is_always_accepted_where_the_later_layers_say_nothing(
     assert engine.speculation.num_rejected_tokens == 0
 
 
-def test_medusa_heads_that_know_the_text_are_always_accepted(speculate: Speculate, finish: Finish) -> None:
+def test_medusa_heads_fitted_to_the_text_are_always_accepted(speculate: Speculate, finish: Finish) -> None:
     # So many drafts as heads, with typical accuracies: a chain.
     engine = speculate("medusa", spec={"num_tokens": 3}, block_size=4)
     for name in ("cold", "warm"):
@@ -475,7 +475,7 @@ def test_aborting_a_sequence_that_speculates_frees_everything(
     engine.tree.check()
 
 
-def test_above_the_largest_batch_nobody_drafts(speculate: Speculate, finish: Finish) -> None:
+def test_above_the_largest_batch_nothing_is_drafted(speculate: Speculate, finish: Finish) -> None:
     engine = speculate("early_exit", spec={"batch_size_max": 2})
     finish(engine, [request(str(n), words(8, start=n), max_tokens=20) for n in range(3)])
     assert engine.speculation.num_drafts == 0
