@@ -100,9 +100,9 @@ class BlockHasher:
     def _chain(self, data: memoryview, previous: int | None = None) -> Hashes:
         """Cut packed tokens into full blocks, and return their chained hashes."""
         size, seed, pack = self.block_size * TOKEN_BYTES, self.seed, _PAIR.pack
-        blocks = Struct(f"{size}s").iter_unpack(data[: len(data) - len(data) % size])
         chained = []
-        for local in [xxh3_64_intdigest(block, seed) for (block,) in blocks]:
+        for (block,) in Struct(f"{size}s").iter_unpack(data[: len(data) - len(data) % size]):
+            local = xxh3_64_intdigest(block, seed)
             if previous is not None:
                 previous = xxh3_64_intdigest(pack(previous, local), seed)
             elif self.salt:

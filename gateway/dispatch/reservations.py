@@ -91,7 +91,7 @@ class Reservations:
         cost = costs.cost_of(used, prices)
         progress.charge(used, cost.spend if cost is not None else 0)
         self.leases.end(lease, cost)
-        if progress.usage is not None:
-            self._estimates.learn(ctx, progress.output_tokens_used())
+        if used is not None and progress.usage is not None:
+            self._estimates.learn(ctx, used.output_tokens)
         # A kept error holds its traceback, whose frames hold the request: clear it to avoid a reference cycle.
         pending.failed_workers.clear()

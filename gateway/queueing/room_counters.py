@@ -38,7 +38,9 @@ class RoomCounters:
 
     def arrives(self, ticket: Ticket, waiting: Sequence[Ticket]) -> None:
         """Let a ticket join the waiting ones."""
-        self._take(self._policy.arrive(self._now, ticket, waiting))
+        counters = self._policy.arrive(self._now, ticket, waiting)
+        if counters is not self._now:
+            self._take(counters)
 
     def next(self, heads: Sequence[Ticket], now: float) -> QueueTurn | None:
         """Return the turn that would be given now; nothing is counted before `granted`."""
@@ -74,14 +76,12 @@ class RoomCounters:
 
     def _take(self, counters: QueueCounters) -> None:
         """Take over the counters that the policy returned."""
-        if counters is self._now:
-            return
         tags, adopted = self._tags, self._adopted_tags
-        if isinstance(counters, NotedCounters):
+        if isinstance(counters, NotedCounters) and counters.tags is tags:
             for name, tag in counters.changes.items():
                 adopted.setdefault(name, tags.get(name, 0.0))
                 tags[name] = tag
-            self._now = counters
+            self._now = NotedCounters(virtual_time=counters.virtual_time, tags=tags)
             if len(tags) > TAGS_MAX:
                 self._replace(highest_tags(tags, counters.keep), counters.virtual_time)
         else:

@@ -29,9 +29,9 @@ from gateway.quotas.escrow_accounts import EscrowAccounts
 from gateway.quotas.escrow_policy import (
     aged,
     covers,
-    is_outdated,
     leases_affordable,
     rounded_up,
+    seconds_ahead_max,
 )
 from gateway.quotas.leases import CLOSE_SECONDS_MAX
 from gateway.quotas.quota_store import (
@@ -249,7 +249,7 @@ class Escrow:
         """Return the lease as it is now; None if its windows have ended, and it was given back."""
         now = self._clock()
         age = now - ahead.asked_at
-        if age > IDLE_SECONDS or is_outdated(lease, age):
+        if age > IDLE_SECONDS or age >= ahead.decided.result().seconds_ahead_max:
             self._give_back(ahead)
             return None
         # What is left is reported as of the last decision, which may be on another lease ahead.
@@ -307,6 +307,9 @@ class Escrow:
         if not settled.done():
             settled.set_result(None)
         account.decided_in(self._clock() - asked_at)
+        if granted.count:
+            seconds = seconds_ahead_max(granted.limit_statuses)
+            granted = msgspec.structs.replace(granted, seconds_ahead_max=seconds)
         if ahead and (granted.limit_statuses or granted.refused):
             statuses = granted.limit_statuses
             affordable = 0 if granted.refused else leases_affordable(statuses, ahead[0].cost)

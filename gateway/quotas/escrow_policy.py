@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import inf
 
 from gateway.quotas.counter_recovery import HOUR_SECONDS
 from gateway.quotas.limit import CONCURRENCY
-from gateway.quotas.quota_store import UNIT_INDEX, Cost, Lease, LimitStatus, Units
+from gateway.quotas.quota_store import UNIT_INDEX, Cost, LimitStatus, Units
 
 AHEAD_MAX = 128
 """Leases ahead of one account."""
@@ -63,15 +64,19 @@ def leases_affordable(statuses: Sequence[LimitStatus], held: Cost) -> int:
     return found
 
 
-def is_outdated(lease: Lease, seconds: float) -> bool:
-    """Return whether a lease of this age was charged to a window that has ended, or too early to a smooth one."""
-    for status in lease.limit_statuses:
+def seconds_ahead_max(statuses: Sequence[LimitStatus]) -> float:
+    """Return how long a lease may be ahead of its request: until a window that it was charged to ends.
+
+    To a smooth window it would be charged too early. `statuses` are what was left when it was granted.
+    """
+    seconds = inf
+    for status in statuses:
         limit = status.limit
         if limit.unit != CONCURRENCY:
             smooth = limit.window.reset == "smooth"
-            if seconds >= (EARLY_SHARE * limit.window.seconds if smooth else status.reset_seconds):
-                return True
-    return False
+            left = EARLY_SHARE * limit.window.seconds if smooth else status.reset_seconds
+            seconds = min(seconds, left)
+    return seconds
 
 
 def aged(statuses: tuple[LimitStatus, ...], seconds: float) -> tuple[LimitStatus, ...]:

@@ -11,10 +11,7 @@ from urllib.parse import quote
 from gateway.quotas.limit import REQUESTS, TOKEN_UNITS
 from gateway.quotas.quota_store import LimitStatus, Refusal
 
-KINDS: dict[str, tuple[str, ...]] = {
-    REQUESTS: ("requests",),
-    **dict.fromkeys(TOKEN_UNITS, ("tokens",)),
-}
+KINDS: dict[str, str] = {REQUESTS: "requests", **dict.fromkeys(TOKEN_UNITS, "tokens")}
 """The kinds of limits in headers, by the unit of a limit."""
 NAMES = {
     kind: (f"x-ratelimit-limit-{kind}", f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}")
@@ -51,18 +48,17 @@ def _described(statuses: Sequence[LimitStatus], refusal: Refusal | None) -> dict
     refused: set[str] = set()
     for status in statuses:
         limit = status.limit
-        if not limit.enforced:
+        kind = KINDS.get(limit.unit)
+        if kind is None or not limit.enforced:
             continue
-        is_refusing = refusal is not None and status.scope == refusal.scope and limit == refusal.limit
-        for kind in KINDS.get(limit.unit, ()):
-            known = found.get(kind)
-            if is_refusing:
-                refused.add(kind)
-                found[kind] = status
-            elif kind not in refused and (
-                known is None or status.remaining * known.limit.amount < known.remaining * limit.amount
-            ):
-                found[kind] = status
+        known = found.get(kind)
+        if refusal is not None and status.scope == refusal.scope and limit == refusal.limit:
+            refused.add(kind)
+            found[kind] = status
+        elif kind not in refused and (
+            known is None or status.remaining * known.limit.amount < known.remaining * limit.amount
+        ):
+            found[kind] = status
     return found
 
 

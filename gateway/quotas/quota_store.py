@@ -22,6 +22,7 @@ Every implementation passes tests/conformance/test_quota_store.py.
 
 from collections.abc import Awaitable, Generator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, Protocol
 
 import msgspec
@@ -192,6 +193,8 @@ class GrantedAhead(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is left of the limits; empty where the store was not asked."""
     refused: bool = False
     """Whether a limit refused the next one, or a shadow limit would have."""
+    seconds_ahead_max: float = inf
+    """How long they may be ahead of their requests, from when they were asked for; escrow.py decides."""
 
 
 class QuotaStore(Protocol):

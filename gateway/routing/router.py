@@ -7,6 +7,7 @@ room, in the request's turn.
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import attrgetter
 from random import Random
 from typing import Protocol
 
@@ -36,6 +37,8 @@ from radix_cache.index import PrefixIndex
 from radix_cache.match import NO_MATCH, PrefixMatch, WorkerId
 from radix_cache.tiers import Tier, TierBlocks
 from workers.worker import WorkerSnapshot
+
+WORKER_ID = attrgetter("id")
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -191,7 +194,7 @@ class Router:
         awaited: Mapping[WorkerId, int] = self.awaited.tokens
         if awaited:
             awaited = self.awaited.counted(worker.id for worker in workers if worker.id not in without)
-        repeated = self._index.repeated_blocks([worker.id for worker in workers])
+        repeated = self._index.repeated_blocks(list(map(WORKER_ID, workers)))
         for worker in workers:
             if worker.id in without:
                 continue

@@ -41,7 +41,6 @@ class RequestOutcome(msgspec.Struct, frozen=True, gc=False):
     attempts: int
     stream: bool
     spend: int  # millionths of the currency
-    frames: int  # data frames that were passed on
     started_at: float  # since 1970
     answered: bool  # a worker began an answer
     worker_ttft_seconds: float | None  # from dispatch to the worker's first token, of streams

@@ -28,5 +28,6 @@ class NotedCounters(QueueCounters, frozen=True, kw_only=True, gc=False):
         keep: Collection[str] = (),
     ) -> "NotedCounters":
         """Return the counters with these changes noted, and with `virtual_time` unless that is None."""
+        changes = {**self.changes, **tags} if self.changes else tags
         moved = self.virtual_time if virtual_time is None else virtual_time
-        return NotedCounters(virtual_time=moved, tags=self.tags, changes=tags, keep=keep)
+        return NotedCounters(virtual_time=moved, tags=self.tags, changes=changes, keep=keep)

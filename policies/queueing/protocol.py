@@ -72,7 +72,9 @@ class QueueCounters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ) -> "QueueCounters":
         """Return the counters with these tags set, and with `virtual_time` unless that is None.
 
-        If there are more than TAGS_MAX tags, only the highest half and those named in `keep` are left.
+        Read tags from the counters that a policy is given: with many tenants the returned ones may only note what
+        is to be set (noted_counters.py). If there are more than TAGS_MAX tags, only the highest half and those
+        named in `keep` are left.
         """
         merged = {**self.tags, **tags}
         if len(merged) > TAGS_MAX:

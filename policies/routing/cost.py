@@ -195,7 +195,7 @@ class CostPolicy:
         """
         prompt_tokens, output_tokens = query.prompt_tokens, query.output_tokens
         weight = self.options.memory_weight
-        coming = [part for part in wanted if part.coming]
+        coming = [part for part in wanted if part.coming] if wanted else ()
         uses: list[MemoryUse] = []
         for candidate, prefill in zip(candidates, prefills, strict=True):
             worker = candidate.worker

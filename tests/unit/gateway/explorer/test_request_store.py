@@ -24,7 +24,6 @@ FAST = RequestRecord(
     cached_tokens=0,
     output_tokens=10,
     spend=0,
-    frames=10,
     started_at=1_700_000_000.0,
     seconds=1.0,
     answered=True,

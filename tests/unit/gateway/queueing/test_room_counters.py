@@ -4,11 +4,12 @@ import asyncio
 import random
 import tracemalloc
 
+import msgspec
 import pytest
 
 from gateway.queueing.room_counters import RoomCounters
 from gateway.queueing.waiters import Waiter, Waiters
-from policies.queueing.protocol import QueueCounters, Ticket
+from policies.queueing.protocol import QueueCounters, QueueTurn, Ticket
 from policies.registry import queue_names, queue_policy
 
 
@@ -71,6 +72,27 @@ def test_counters_changed_in_place_are_those_that_a_policy_makes_as_values(name)
             value = policy.correct(value_turn.counters, one, -0.5 * one.cost)
     debts = {tenant: max(0.0, tag - value.virtual_time) for tenant, tag in value.tags.items()}
     assert counters.debts() == {tenant: debt for tenant, debt in debts.items() if debt > 0}
+
+
+class TwoSteps:
+    """A policy of another package, which makes its counters in several ways."""
+
+    def arrive(self, counters, one, waiting):
+        return counters.with_tags({one.tenant: 1.0}).with_tags({"all": 2.0}, virtual_time=0.5)
+
+    def next(self, counters, waiting, now):
+        tags = {**counters.tags, waiting[0].tenant: 5.0}
+        return QueueTurn(ticket=waiting[0], counters=msgspec.structs.replace(counters, tags=tags))
+
+
+def test_a_policy_may_change_counters_twice_or_replace_their_tags():
+    counters = RoomCounters(TwoSteps())
+    counters.arrives(ticket(0), ())
+    assert counters.debts() == {"a": 0.5, "all": 1.5}
+    turn = counters.next((ticket(0),), 0.0)
+    assert counters.debts() == {"a": 0.5, "all": 1.5}
+    counters.granted(turn)
+    assert counters.debts() == {"a": 4.5, "all": 1.5}
 
 
 def test_what_was_given_before_a_tag_was_adopted_is_no_debt():

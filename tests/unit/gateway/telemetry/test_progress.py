@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from gateway.domain.answer_tally import AnswerTally
 from gateway.domain.token_usage import TokenUsage
 from gateway.telemetry.request_record import CLIENT_CLOSED
 from tests.fakes.answer_tallies import tally_of
@@ -33,6 +34,14 @@ def test_time_in_the_queue_is_no_work_of_the_gateway(clock):
     sent(made, "", 0)
     record = made.record()
     assert (record.queue_seconds, record.dispatch_seconds) == pytest.approx((3.0, 0.2))
+
+
+def test_the_text_of_a_stream_whose_worker_reported_usage_is_not_looked_into(clock):
+    made = answered(clock)
+    made.tally = AnswerTally()
+    made.tally.unread += b'data: {"choices":[]}\n\n'
+    made.record()
+    assert made.tally.unread
 
 
 def test_a_cut_stream_counts_its_frames_and_unknown_is_not_zero(clock):
