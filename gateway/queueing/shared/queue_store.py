@@ -318,7 +318,7 @@ class QueueStore:
 
 
 def _known(answer: Any) -> Any:
-    """Return the answer to a call of a gateway that Redis knows. Raises NotJoined."""
+    """Return the answer to a call of a gateway that has joined. Raises NotJoined."""
     if answer[0] == NOT_JOINED:
         raise NotJoined
     return answer
