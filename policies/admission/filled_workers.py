@@ -41,9 +41,9 @@ FILLED_SHARE = 0.6
 OPEN_LOAD = 0.5
 """Share of the time of open workers that the prompts of urgent classes take at most, at full steps."""
 
-NARROW_SHARE_MAX, LIGHT_LOAD, NARROWING = 0.36, 0.34, 2.5
-"""What the narrow window of open workers lasts, as a share of the tightest target: so much up to a light load of
-urgent classes, and less by NARROWING times what their load exceeds that."""
+NARROW_SHARE_MAX, LIGHT_LOAD, NARROWING = 0.67, 0.34, 2.5
+"""When the narrow window of open workers brings its last first token, as a share of the tightest target: so late up
+to a light load of urgent classes, and earlier by NARROWING times what their load exceeds that."""
 
 OPEN_LOAD_BESIDE_CROWD = 0.25
 """Share of the time of open workers that the prompts of tenants that do not crowd take at most."""
@@ -77,7 +77,7 @@ class FilledWorkers(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     patient_seconds: float
     """Classes with at least this TTFT target are patient."""
     narrow_share: float = NARROW_SHARE_MAX
-    """What the narrow window of open workers lasts, as a share of the tightest target."""
+    """When the narrow window of open workers brings its last first token, as a share of the tightest target."""
     open_tokens: int | None = None
     """What a tenant that crowds may have ahead of an open worker; None: classes fill workers, and not tenants."""
 

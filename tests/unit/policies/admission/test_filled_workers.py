@@ -13,6 +13,7 @@ from policies.admission.filled_workers import (
 )
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 from policies.admission.window_sizes import window_for_targets
+from workers.worker import Speed
 
 VOICE, CODE, CHAT, BATCH = 0.15, 0.2, 0.5, 2.0
 FILLED = FilledWorkers(last_open="b", tokens=9000, patient_seconds=0.3)
@@ -22,7 +23,10 @@ def of(demand, workers="abcd", tokens_max=16_384):
     return filled_workers(demand, list(workers), ms_per_token=0.02, tokens_max=tokens_max)
 
 
-def window(filled=FILLED):
+OPEN_SPEED = Speed(fixed_ms=50.0, ms_per_token=0.02)
+
+
+def window(filled=FILLED, open_speed=OPEN_SPEED):
     return window_for_targets(
         {VOICE, CHAT, BATCH},
         contended=False,
@@ -30,6 +34,7 @@ def window(filled=FILLED):
         tokens_max=16_384,
         batch_seconds=BATCH,
         filled=filled,
+        open_speed=open_speed,
     )
 
 
@@ -63,14 +68,26 @@ def test_no_worker_is_filled_where_none_can_be_spared(demand, workers):
 
 def test_the_more_urgent_work_comes_the_narrower_is_the_window_of_others_on_open_workers():
     shares = [of({VOICE: tokens, BATCH: 10.0}, "ab").narrow_share for tokens in (5e3, 17e3, 20e3, 24e3)]
-    assert shares == pytest.approx([0.36, 0.36, 0.21, 0.01])
+    assert shares == pytest.approx([0.67, 0.67, 0.52, 0.32])
     found = window(of({VOICE: 20e3, BATCH: 10.0}, "ab"))
-    assert found.narrow == int(0.21 * 150 / 0.02)
+    assert found.narrow == int((0.52 * 150 - 50) / 0.02)
 
 
-def test_an_urgent_request_is_sent_to_an_open_worker_while_that_leaves_it_in_time():
-    assert window().wide == 150 / 0.02
+def test_an_urgent_request_is_sent_to_an_open_worker_also_where_it_is_expected_a_little_late():
+    assert window().wide == (1.2 * 150 - 50) / 0.02
     assert window(None).wide < window().wide
+
+
+def test_the_windows_of_open_workers_hardly_change_where_only_the_two_constants_of_a_speed_do():
+    # Both speeds take 110 ms for 3,000 tokens.
+    windows = [
+        window(open_speed=Speed(fixed_ms=fixed, ms_per_token=(110 - fixed) / 3000)) for fixed in (35, 65)
+    ]
+    assert windows[0].narrow == pytest.approx(windows[1].narrow, rel=0.15)
+
+
+def test_an_engine_that_takes_longer_than_the_target_for_any_prompt_is_still_sent_several():
+    assert window(open_speed=Speed(fixed_ms=500.0, ms_per_token=0.02)).wide == (1.2 * 150 - 75) / 0.02
 
 
 def test_only_filled_workers_have_a_long_window_for_patient_classes():
