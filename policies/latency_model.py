@@ -22,7 +22,9 @@ is known of it: with n samples its own fit has the weight n / (n + 16) (James an
 geometric, as speeds are ratios). A worker that joins starts with the speed of the others.
 """
 
+from collections.abc import Collection
 from math import log
+from statistics import fmean
 
 import msgspec
 from msgspec.structs import replace
@@ -177,6 +179,20 @@ def tokens_counted(tokens_queued: int, queued_then: int, computed_then: int) -> 
 def predicted_ttft_ms(speed: Speed, tokens: int) -> float:
     """Return the expected time to the first token, with `tokens` uncached tokens ahead and of the request's own."""
     return speed.fixed_ms + speed.ms_per_token * tokens
+
+
+def tokens_within(speed: Speed, ms: float) -> int:
+    """Return how many uncached tokens have the first token so many milliseconds after dispatch; 0: not one has."""
+    return max(0, int((ms - speed.fixed_ms) / speed.ms_per_token))
+
+
+def mean_speed(speeds: Collection[Speed]) -> Speed:
+    """Return the mean of at least one speed."""
+    return Speed(
+        fixed_ms=fmean(each.fixed_ms for each in speeds),
+        ms_per_token=fmean(each.ms_per_token for each in speeds),
+        step_ms=fmean(each.step_ms for each in speeds),
+    )
 
 
 def predicted_ttft_p95_ms(speed: Speed, error_ms: float, tokens: int) -> float:

@@ -22,6 +22,8 @@ from policies.admission.filled_workers import (
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 from policies.admission.window_sizes import window_for_targets
+from policies.latency_model import mean_speed
+from workers.worker import Speed
 
 KEPT_SECONDS = 0.1
 """How long a window is kept: for so long a tenant that begins to crowd may go unnoticed. A new window costs 0.02 ms
@@ -138,6 +140,7 @@ class DispatchWindows:
             return kept.window
         models = self._fleet.models_beside(model) | {model}
         demand, ms_per_token = self._in_sight.demand(models, now), self._ms_per_token(model)
+        filled = self._filled(model, models, demand, ms_per_token)
         window = window_for_targets(
             demand,
             contended=self._in_sight.contended(models, now),
@@ -145,7 +148,8 @@ class DispatchWindows:
             tokens_max=self._tokens_max,
             batch_seconds=self._batch_seconds,
             flood=self._in_sight.standing_flood(models, now),
-            filled=self._filled(model, models, demand, ms_per_token),
+            filled=filled,
+            open_speed=None if filled is None else self._open_speed(model, filled),
             workers=len(self._fleet.serving(model)),
         )
         self._kept[model] = KeptWindow(window, now + KEPT_SECONDS, ms_per_token)
@@ -192,6 +196,11 @@ class DispatchWindows:
     def _tokens_per_second(self, model: str) -> float:
         """Return this gateway's part of the prompt tokens that the model's workers compute in a second."""
         return 1000 * len(self._fleet.serving(model)) / self._ms_per_token(model) / self._gateways
+
+    def _open_speed(self, model: str, filled: FilledWorkers) -> Speed:
+        """Return the mean speed of the model's open workers."""
+        of_open = (one.speed for one in self._fleet.serving(model) if one.id <= filled.last_open)
+        return mean_speed(list(islice(of_open, WORKERS_MAX)))
 
     def _ms_per_token(self, model: str) -> float:
         """Return the mean prefill time of a token on the model's workers; any time without a worker."""

@@ -26,7 +26,7 @@ from math import inf
 
 import msgspec
 
-from policies.admission.filled_workers import OPEN_SPARE_SHARE, FilledWorkers, leaves_slots
+from policies.admission.filled_workers import OPEN_SPARE_SHARE, FilledWorkers, slots_allowed
 from policies.admission.recent_work import CROWDING_MAX, CROWDING_SHARE
 from policies.admission.search_bounds import PASSED_OVER_MAX
 from radix_cache.match import WorkerId
@@ -80,7 +80,7 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         filled = self.filled
         if patient and filled is not None:
             if worker > filled.last_open:
-                return filled.tokens
+                return filled.narrow_tokens if is_narrow else filled.tokens
             return self.narrow if filled.open_tokens is None else filled.open_tokens
         return self.narrow if is_narrow else self.wide
 
@@ -125,25 +125,32 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """
         return (patient and self.counts_own) or (self.contended and not is_narrow)
 
-    def leaves_slots(
+    def waits_for_slots(self, *, patient: bool) -> bool:
+        """Return whether a request may wait for a worker whose engine has no slot for it, beside one that has.
+
+        One of a patient class may not: it would wait for the open worker, the cheapest, until an answer ends there
+        while a filled worker has a slot and space.
+        """
+        return not (patient and self.counts_own)
+
+    def slots_allowed(
         self,
-        streams: int,
         slots: int | None,
         *,
         background: bool,
         is_narrow: bool = False,
         work_share: float = 0.0,
         for_urgent: bool = False,
-    ) -> bool:
-        """Return whether a request may have a slot of an engine, where others have to find some left.
+    ) -> float:
+        """Return how many of an engine's slots may be taken once a request has one; infinity: any number.
 
         Batch work leaves some to other classes, and the other patient classes a few of an open worker
         (`for_urgent`). A tenant that crowds (`is_narrow`) leaves some to others, and one with most of the recent
         work (`work_share`) before it has requests waiting: what runs cannot be taken back.
         """
         if self.counts_own if background else is_narrow or work_share > CROWDING_SHARE:
-            return leaves_slots(streams, slots)
-        return not for_urgent or leaves_slots(streams, slots, share=OPEN_SPARE_SHARE)
+            return slots_allowed(slots)
+        return slots_allowed(slots, share=OPEN_SPARE_SHARE) if for_urgent else inf
 
     def keeps_for_urgent(self, worker: WorkerId, *, patient: bool) -> bool:
         """Return whether a request leaves slots of a worker to urgent classes, which have no other worker."""

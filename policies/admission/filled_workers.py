@@ -20,8 +20,9 @@ ones of a flood find all workers idle, and a long one would hold up an open work
 Batch work leaves a part of an engine's slots, the requests that it runs at a time, to other classes, and so does a
 tenant that crowds to other tenants (dispatch_window.py): an engine with long answers in all of its slots begins no
 prompt, however short its queue is. Patient interactive classes leave a few slots of open workers: their answers are
-long, and an urgent request that waits for a slot is late. Classes fill workers only if the number of slots of each
-is known.
+long, and an urgent request that waits for a slot is late. A chat that finds no other slot there goes to a filled
+worker, where batch work leaves it a part of the window: behind long batch prompts it would be late. Classes fill
+workers only if the number of slots of each is known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,9 +41,9 @@ FILLED_SHARE = 0.6
 OPEN_LOAD = 0.5
 """Share of the time of open workers that the prompts of urgent classes take at most, at full steps."""
 
-NARROW_SHARE_MAX, LIGHT_LOAD, NARROWING = 0.36, 0.34, 2.5
-"""What the narrow window of open workers lasts, as a share of the tightest target: so much up to a light load of
-urgent classes, and less by NARROWING times what their load exceeds that."""
+NARROW_SHARE_MAX, LIGHT_LOAD, NARROWING = 0.67, 0.34, 2.5
+"""When the narrow window of open workers brings its last first token, as a share of the tightest target: so late up
+to a light load of urgent classes, and earlier by NARROWING times what their load exceeds that."""
 
 OPEN_LOAD_BESIDE_CROWD = 0.25
 """Share of the time of open workers that the prompts of tenants that do not crowd take at most."""
@@ -62,6 +63,9 @@ SPARE_SHARE = 0.1
 OPEN_SPARE_SHARE = 0.02
 """Share of an open worker's slots that patient interactive classes leave to urgent ones."""
 
+NARROW_SHARE_OF_FILLED = 0.85
+"""Share of a filled worker's window that batch work may take; the rest is for patient interactive classes."""
+
 
 class FilledWorkers(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which workers are filled, and how far."""
@@ -69,13 +73,18 @@ class FilledWorkers(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_open: WorkerId
     """The workers up to this id are open, the others are filled."""
     tokens: int
-    """The window of filled workers for patient classes."""
+    """The window of filled workers for patient classes and crowding tenants."""
     patient_seconds: float
     """Classes with at least this TTFT target are patient."""
     narrow_share: float = NARROW_SHARE_MAX
-    """What the narrow window of open workers lasts, as a share of the tightest target."""
+    """When the narrow window of open workers brings its last first token, as a share of the tightest target."""
     open_tokens: int | None = None
     """What a tenant that crowds may have ahead of an open worker; None: classes fill workers, and not tenants."""
+
+    @property
+    def narrow_tokens(self) -> int:
+        """What batch work may take of `tokens`; all of them where tenants fill workers."""
+        return self.tokens if self.open_tokens is not None else int(NARROW_SHARE_OF_FILLED * self.tokens)
 
 
 def filled_workers(
@@ -145,6 +154,9 @@ def filled_beside_tenants(
     return FilledWorkers(last_open=workers[count - 1], tokens=tokens_max, patient_seconds=inf)
 
 
-def leaves_slots(streams: int, slots: int | None, *, share: float = SPARE_SHARE) -> bool:
-    """Return whether one more request leaves some slots of an engine with so many; `slots`: None if not known."""
-    return slots is None or streams < max(1, slots - ceil(share * slots))
+def slots_allowed(slots: int | None, *, share: float = SPARE_SHARE) -> float:
+    """Return how many of an engine's slots requests may take that leave this share of them; at least one.
+
+    It is infinity if the number of slots is not known (None).
+    """
+    return inf if slots is None else max(1, slots - ceil(share * slots))

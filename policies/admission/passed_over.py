@@ -8,7 +8,7 @@ A request waits for the workers that are close enough to the best one (`waits_fo
 
     tokens ahead of one that it waits for are more or less      it has room, or costs more than another one by now
     tokens ahead of another one of its workers are less         it may be close enough now, or open
-    streams are fewer, and the request has to leave slots       an engine may have a slot for it
+    an engine has a slot for it, or has none any more           it has room, or need not wait for that worker
     a worker with room was closed to it, and no longer is       the request before it has gone
 
 or its own routes, its window or its turn change. So no look is made that is certain to be in vain, and none is
@@ -19,11 +19,11 @@ gateway alone tries requests by their last ranking (gateway/dispatch/last_rankin
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 from policies.admission.closed_workers import ClosedWorkers
 from policies.admission.dispatch_window import DispatchWindow
-from policies.admission.recent_work import CROWDING_SHARE
 from radix_cache.match import WorkerId
 
 WorkerAhead = tuple[int, int, int]
@@ -42,28 +42,23 @@ class VainLook:
     """Of these the ones that had room, but were closed to it."""
     crowds: bool
     """Whether its tenant had more requests waiting, while tenants contend."""
-    by_streams: bool = False
-    """Whether it has to leave slots of engines to others, so that streams count (looks_at_streams)."""
+    slots: Mapping[WorkerId, float] = field(default_factory=dict)
+    """How many slots of a worker it may take (DispatchWindow.slots_allowed); any number of one that is missing."""
 
     def holds(self, ahead: Callable[[WorkerId], WorkerAhead], closed: ClosedWorkers, *, crowds: bool) -> bool:
         """Return whether another look would be in vain, too. `ahead`: of a worker now."""
         if crowds != self.crowds or any(closed.allows(worker, crowds=crowds) for worker in self.closed):
             return False
         for worker, before in self.ahead.items():
-            now = ahead(worker)
+            now, slots = ahead(worker), self.slots.get(worker, inf)
             if now != before and (
                 now[0] < before[0]
                 or (now[0] != before[0] and worker in self.waits_for)
                 or now[1] < before[1]
-                or (self.by_streams and now[2] < before[2])
+                or (now[2] < slots) is not (before[2] < slots)
             ):
                 return False
         return True
-
-
-def looks_at_streams(*, background: bool, is_narrow: bool, work_share: float, patient: bool) -> bool:
-    """Return whether a request may have to leave slots of engines to others (DispatchWindow.leaves_slots)."""
-    return background or is_narrow or patient or work_share > CROWDING_SHARE
 
 
 def is_no_wider(window: DispatchWindow, before: DispatchWindow) -> bool:

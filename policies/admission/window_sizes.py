@@ -6,7 +6,9 @@ have requests waiting and most of the recent work, beside one that has none wait
 cannot let a request overtake what it has been sent. The time is a share of the tightest TTFT target in sight, at
 the workers' learnt speed. In this time an engine computes the prompts ahead of the next urgent request; the rest of
 the target is left for the step under way and the request's own. Preempting is not enough: a step under way runs to
-its end.
+its end. For open workers (filled_workers.py) it is a time to the first token, with what every request costs
+besides its tokens: that is a third of it, as their steps are short. And the learnt time of a usual step varies less
+than either constant alone: one of them is learnt too great where the other is learnt too small.
 
 A narrow window costs compute: its steps are short, and between two of them lies one without any prompt, since the
 next prompts are sent when the first tokens have come. Near saturation that alone makes a queue last. So it has to
@@ -22,16 +24,18 @@ from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.filled_workers import FilledWorkers
 from policies.admission.search_bounds import passed_over_max
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
+from policies.latency_model import tokens_within
+from workers.worker import Speed
 
 NARROW_SHARE, WIDE_SHARE = 0.3, 0.6
 """What windows last, as shares of the tightest TTFT target in sight."""
 
-WIDE_BESIDE_FILLED = 1.0
-"""In place of WIDE_SHARE, where workers are filled. The narrow window of open workers is in FilledWorkers then.
+WIDE_SHARE_OF_OPEN = 1.2
+"""When the wide window of open workers brings its last first token, as a share of the tightest target."""
 
-An urgent request that waits in the gateway misses the engine's next step, and is late. In the engine it makes that
-step longer by its own few tokens only. So it is sent as long as what is ahead of it leaves it in time.
-"""
+FIXED_SHARE_MAX = 0.5
+"""Share of the tightest target that the constant part of a TTFT counts as at most: an engine that is slower still
+would be sent one request at a time."""
 
 CONTENDED_SHARE = 0.2
 """In place of NARROW_SHARE, where tenants contend with requests of one class."""
@@ -62,6 +66,7 @@ def window_for_targets(
     batch_seconds: float,
     flood: WaitingTotals = NONE_WAITING,
     filled: FilledWorkers | None = None,
+    open_speed: Speed | None = None,
     workers: int = 0,
 ) -> DispatchWindow:
     """Return the window while requests with these TTFT targets come, in seconds.
@@ -69,7 +74,7 @@ def window_for_targets(
     `contended`: see DispatchWindow. `ms_per_token`: the workers' speed. `batch_seconds`: the target of batch work,
     for which no worker has to be left open. `flood`: what waits of tenants that have had most of all waiting
     requests for a while. `filled`: the workers that patient classes fill or, with one class in sight, tenants that
-    crowd. `workers`: how many there are.
+    crowd. `open_speed`: the mean speed of the open ones, with several classes. `workers`: how many there are.
     """
     tightest = min(targets, default=batch_seconds)
     tokens = 1000 * tightest / ms_per_token
@@ -81,14 +86,16 @@ def window_for_targets(
     if not targets or (len(targets) == 1 and not contended):
         over_max = passed_over_max(workers, awaits_one=True)
         return DispatchWindow(narrow=tokens_max, wide=tokens_max, filled=filled, passed_over_max=over_max)
-    if len(targets) > 1:
-        narrow_share, wide_share = _shares_of_classes(filled)
+    if len(targets) > 1 and filled is not None and open_speed is not None:
+        narrow, wide = _of_open_workers(1000 * tightest, filled.narrow_share, open_speed)
     else:
-        narrow_share, wide_share = _shares_beside_crowd(flood, tokens_max)
-    narrow = min(tokens_max, max(1, int(narrow_share * tokens)))
+        of_crowd = len(targets) == 1
+        shares = _shares_beside_crowd(flood, tokens_max) if of_crowd else (NARROW_SHARE, WIDE_SHARE)
+        narrow, wide = (int(share * tokens) for share in shares)
+    narrow = min(tokens_max, max(1, narrow))
     return DispatchWindow(
         narrow=narrow,
-        wide=min(tokens_max, max(1, int(wide_share * tokens))),
+        wide=min(tokens_max, max(1, wide)),
         open=int(OPEN_SHARE * narrow) if tightest < batch_seconds else None,
         contended=contended,
         counts_own=len(targets) > 1,
@@ -97,11 +104,16 @@ def window_for_targets(
     )
 
 
-def _shares_of_classes(filled: FilledWorkers | None) -> tuple[float, float]:
-    """Return what the narrow and the wide window last while several classes are in sight."""
-    if filled is None:
-        return NARROW_SHARE, WIDE_SHARE
-    return filled.narrow_share, WIDE_BESIDE_FILLED
+def _of_open_workers(target_ms: float, narrow_share: float, speed: Speed) -> tuple[int, int]:
+    """Return the narrow and the wide window of open workers in tokens, while several classes are in sight.
+
+    An urgent request that waits in the gateway misses the engine's next step, and is late. In the engine it makes
+    that step longer by its own few tokens only. So it is sent also if it is expected a little late.
+    """
+    counted = replace(speed, fixed_ms=min(speed.fixed_ms, FIXED_SHARE_MAX * target_ms))
+    return tokens_within(counted, narrow_share * target_ms), tokens_within(
+        counted, WIDE_SHARE_OF_OPEN * target_ms
+    )
 
 
 def _shares_beside_crowd(flood: WaitingTotals, tokens_max: int) -> tuple[float, float]:

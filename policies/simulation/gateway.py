@@ -15,7 +15,7 @@ from xxhash import xxh3_64_intdigest
 
 from policies.admission.closed_workers import ClosedWorkers
 from policies.admission.hold import close_enough_to_best, hold_while_contended
-from policies.admission.passed_over import VainLook, WorkerAhead, looks_at_streams
+from policies.admission.passed_over import VainLook, WorkerAhead
 from policies.admission.ttft_chance import MeetsTarget, has_a_chance, in_time
 from policies.admission.window_room import leaves_one_open
 from policies.load_order.least_loaded import RANKED_MAX
@@ -217,6 +217,8 @@ class SimulatedGateway:
         if terms.window.filled is not None:
             asked = [(each.worker, request.prompt_tokens - each.matched_tokens) for each in ranking]
             chosen = list(compress(ranking, terms.window.choices(asked, patient=terms.patient)))
+            if not terms.window.waits_for_slots(patient=terms.patient):
+                chosen = [route for route in chosen if self._has_slot(route, places, terms)] or chosen
         for route in chosen:
             if not close_enough_to_best(route.cost_ms, chosen[0].cost_ms, hold):
                 break
@@ -247,13 +249,22 @@ class SimulatedGateway:
             waits_for=waits_for,
             closed=closed,
             crowds=crowds,
-            by_streams=looks_at_streams(
-                background=terms.background,
-                is_narrow=terms.narrow,
-                work_share=terms.work_share,
-                patient=terms.patient,
-            ),
+            slots={each.worker: self._slots_allowed(each, terms) for each in ranking},
         )
+
+    def _slots_allowed(self, route: Route, terms: TurnTerms) -> float:
+        """Return how many slots of a route's worker may be taken once the request has one."""
+        return terms.window.slots_allowed(
+            self.view.slots,
+            background=terms.background,
+            is_narrow=terms.narrow,
+            work_share=terms.work_share,
+            for_urgent=terms.window.keeps_for_urgent(route.worker, patient=terms.patient),
+        )
+
+    def _has_slot(self, route: Route, places: Mapping[WorkerId, int], terms: TurnTerms) -> bool:
+        """Return whether the worker of a route has a slot for the request."""
+        return self._loads.streams(places[route.worker]) < self._slots_allowed(route, terms)
 
     def _has_room(
         self, route: Route, request: TraceRequest, places: Mapping[WorkerId, int], terms: TurnTerms
@@ -266,14 +277,7 @@ class SimulatedGateway:
         left_open = window.open_beside(is_narrow=terms.narrow, work_share=terms.work_share)
         return (
             loads.fits(worker, taken, tokens, ahead=terms.ahead)
-            and window.leaves_slots(
-                loads.streams(worker),
-                self.view.slots,
-                background=terms.background,
-                is_narrow=terms.narrow,
-                work_share=terms.work_share,
-                for_urgent=window.keeps_for_urgent(route.worker, patient=terms.patient),
-            )
+            and self._has_slot(route, places, terms)
             and (
                 uncached <= tokens
                 or left_open is None

@@ -32,6 +32,7 @@ from policies.simulation.turns.dispatching import TurnTerms
 from policies.simulation.turns.turn_taking import TurnTaking
 from policies.simulation.turns.waiting_tickets import Awaited, AwaitedWorker
 from radix_cache.match import WorkerId
+from workers.worker import Speed
 
 PROGRESS_REQUESTS = 100
 ONE_CELL = (0,)
@@ -229,6 +230,10 @@ class Simulation:
     def ms_per_token(self, number: int) -> float:
         """Return the workers' mean prefill time of a token, by the view of the request's gateway."""
         return self._view_of(number).speeds.ms_per_token
+
+    def speed(self, number: int, worker: WorkerId) -> Speed:
+        """Return the speed of a worker, as the request's gateway knows it."""
+        return self._view_of(number).speeds.of[self._places[worker]]
 
     def fillable_workers(self) -> Sequence[WorkerId]:
         """Return the workers that may be filled, in the order of their ids; none where several cells use them."""

@@ -12,7 +12,7 @@ from gateway.queueing.shared.queue_messages import CellState, SharedPlacement, S
 from policies.admission.closed_workers import ClosedWorkers
 from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.hold import close_enough_to_best, hold_while_contended
-from policies.admission.passed_over import VainLook, WorkerAhead, looks_at_streams
+from policies.admission.passed_over import VainLook, WorkerAhead
 from policies.admission.search_bounds import PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX
 from policies.admission.window_room import fits_window, leaves_one_open
 from policies.cell_turns import UNBOUNDED, QueueProgress, TurnBounds
@@ -148,6 +148,19 @@ class QueueModel:
             hold = hold_while_contended(hold)
         asked = [(each.worker, each.uncached_tokens) for each in routes]
         chosen = list(compress(routes, self.window.choices(asked, patient=patient)))
+        slots = {
+            each.worker: self.window.slots_allowed(
+                each.slots or None,
+                background=background,
+                is_narrow=is_narrow,
+                work_share=work_share,
+                for_urgent=self.window.keeps_for_urgent(each.worker, patient=patient),
+            )
+            for each in routes
+        }
+        has_slot = {worker: self.load(worker).streams < allowed for worker, allowed in slots.items()}
+        if not self.window.waits_for_slots(patient=patient):
+            chosen = [each for each in chosen if has_slot[each.worker]] or chosen
 
         def cost(route: SharedRoute) -> float:
             queued = tokens_counted(self.tokens(route.worker), route.queued_tokens, route.computed_tokens)
@@ -168,14 +181,7 @@ class QueueModel:
                 fits = leaves_one_open(
                     (self.tokens(each.worker) for each in routes), left_open, background=background
                 )
-            fits = fits and self.window.leaves_slots(
-                self.load(route.worker).streams,
-                route.slots or None,
-                background=background,
-                is_narrow=is_narrow,
-                work_share=work_share,
-                for_urgent=self.window.keeps_for_urgent(route.worker, patient=patient),
-            )
+            fits = fits and has_slot[route.worker]
             if fits and closed.allows(route.worker, crowds=crowds):
                 return route
             waited_for.append(route.worker)
@@ -187,9 +193,7 @@ class QueueModel:
             waits_for=frozenset(waited_for),
             closed=frozenset(kept_out),
             crowds=crowds,
-            by_streams=looks_at_streams(
-                background=background, is_narrow=is_narrow, work_share=work_share, patient=patient
-            ),
+            slots=slots,
         )
         return None
 

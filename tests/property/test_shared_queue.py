@@ -349,7 +349,9 @@ class QueueMachine(RuleBasedStateMachine):
         )
 
 
-def test_redis_and_the_model_give_the_same_turns(valkey):
+@pytest.fixture
+def machine(valkey):
+    """The machine, with scripts in a Redis."""
     with asyncio.Runner() as runner:
 
         async def open_scripts():
@@ -362,14 +364,31 @@ def test_redis_and_the_model_give_the_same_turns(valkey):
             return runner.run(wait())
 
         scripts = runner.run(open_scripts())
-        machine = type("Machine", (QueueMachine,), {"run": staticmethod(run), "scripts": scripts})
-        run_machine(
-            machine,
-            settings=settings(
-                max_examples=25,
-                stateful_step_count=40,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        yield type("Machine", (QueueMachine,), {"run": staticmethod(run), "scripts": scripts})
         runner.run(scripts.close())
+
+
+def test_redis_and_the_model_give_the_same_turns(machine):
+    run_machine(
+        machine,
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.parametrize("queue", ["m", "m#batch"])
+@pytest.mark.parametrize(("slots", "goes"), [(0, None), (1, "w1")])
+def test_redis_sends_a_patient_request_to_a_dear_filled_worker_if_the_open_one_has_no_slot(
+    machine, queue, slots, goes
+):
+    steps = machine()
+    steps.begin(hold=0.0, window=FixedWindow(40, 60, 20, contended=False, filled=FILLED))
+    cheap = SharedRoute("w0", 30, 1.0, 0.1, slots=slots)
+    steps.asks(GATEWAYS[0], "a", "m", 10.0, 1.0, [cheap], 0.2)
+    steps.asks(GATEWAYS[0], "a", queue, 10.0, 1.0, [cheap, SharedRoute("w1", 30, 100.0, 0.1)], 0.5)
+    record = list(steps.model.records.values())[-1]
+    assert (record.worker if record.state != "waiting" else None) == goes

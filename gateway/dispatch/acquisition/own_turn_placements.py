@@ -15,6 +15,7 @@ from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements, prefill_worker_of
 from gateway.domain.errors import NoWorker
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.worker import Worker
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.shared.queue_messages import SharedTicket, WorkerRoom
 from gateway.queueing.shared.shared_turns import SharedTurns
@@ -156,6 +157,8 @@ class OwnTurnPlacements:
         if window.filled is not None and (look.patient or window.contended or window.counts_own):
             prompt_tokens = look.pending.prompt.prompt_tokens
             routes = allowed_routes(routes, prompt_tokens, window, patient=look.patient)
+            if not window.waits_for_slots(patient=look.patient):
+                routes = tuple(each for each in routes if self._has_slot(each, look)) or routes
         if look.closed is not None and look.hold is not None and window.awaits_one:
             routes = self._awaited_route(look.pending, routes)
         return routes
@@ -283,21 +286,38 @@ class OwnTurnPlacements:
         taken = window.taken_by(uncached, is_narrow=is_narrow, patient=patient)
         if not fits_window(there.load.all_tokens_queued, taken, tokens_max):
             return False
-        work_share = pending.ticket.work_share if pending.ticket is not None else 0.0
-        slots = there.slots
-        if slots is not None and not window.leaves_slots(
-            there.load.all_streams,
-            slots,
-            background=pending.service_class.background,
-            is_narrow=is_narrow,
-            work_share=work_share,
-            for_urgent=window.keeps_for_urgent(worker, patient=patient),
-        ):
+        if not self._leaves_slots(there, pending, window, is_narrow=is_narrow, patient=patient):
             return False
         if uncached <= tokens_max:
             return True
+        work_share = pending.ticket.work_share if pending.ticket is not None else 0.0
         left_open = window.open_beside(is_narrow=is_narrow, work_share=work_share)
         return left_open is None or self._leaves_one_open(pending, routes, left_open)
+
+    def _has_slot(self, route: Route, look: Look) -> bool:
+        """Return whether the engine that computes the prompt on this route has a slot for the request."""
+        worker = self._fleet[prefill_worker_of(route)]
+        return self._leaves_slots(
+            worker, look.pending, look.window, is_narrow=look.is_narrow, patient=look.patient
+        )
+
+    def _leaves_slots(
+        self,
+        worker: Worker,
+        pending: PendingRequest,
+        window: DispatchWindow,
+        *,
+        is_narrow: bool,
+        patient: bool,
+    ) -> bool:
+        """Return whether the request leaves the slots of an engine that others have to find."""
+        return worker.slots is None or worker.load.all_streams < window.slots_allowed(
+            worker.slots,
+            background=pending.service_class.background,
+            is_narrow=is_narrow,
+            work_share=pending.ticket.work_share if pending.ticket is not None else 0.0,
+            for_urgent=window.keeps_for_urgent(worker.id, patient=patient),
+        )
 
     def _place_on(
         self, route: Route, pending: PendingRequest, decision: Decision, ticket: SharedTicket | None = None

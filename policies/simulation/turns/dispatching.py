@@ -11,6 +11,7 @@ from policies.admission.passed_over import VainLook, WorkerAhead
 from policies.routing.protocol import Route
 from policies.simulation.turns.waiting_tickets import Awaited
 from radix_cache.match import WorkerId
+from workers.worker import Speed
 
 
 class TooLate(Exception):
@@ -81,6 +82,10 @@ class Dispatching(Protocol):
 
     def ms_per_token(self, number: int) -> float:
         """Return the workers' mean prefill time of a token, by the view of the request's gateway."""
+        ...
+
+    def speed(self, number: int, worker: WorkerId) -> Speed:
+        """Return the speed of a worker, as the request's gateway knows it."""
         ...
 
     def fillable_workers(self) -> Sequence[WorkerId]:

@@ -1,6 +1,6 @@
 """The dispatch window of a simulated queue, which follows the traffic in sight; see policies/admission."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from policies.admission.dispatch_window import DispatchWindow
@@ -13,9 +13,11 @@ from policies.admission.filled_workers import (
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import WaitingTotals
 from policies.admission.window_sizes import window_for_targets
+from policies.latency_model import mean_speed
 from policies.service_class import ServiceClass
 from policies.simulation.trace import MODEL
 from radix_cache.match import WorkerId
+from workers.worker import Speed
 
 
 class TrafficWindow:
@@ -80,21 +82,37 @@ class TrafficWindow:
             MODEL, service_class.ttft_seconds, tenant, now, tokens=tokens, crowds=crowds, flood=flood
         )
 
-    def window(self, ms_per_token: float, fillable: Sequence[WorkerId], now: float) -> DispatchWindow:
+    def window(
+        self,
+        ms_per_token: float,
+        fillable: Sequence[WorkerId],
+        now: float,
+        speed_of: Callable[[WorkerId], Speed] | None = None,
+    ) -> DispatchWindow:
         """Return the window of a worker.
 
-        `ms_per_token`: the workers' speed. `fillable`: those that may be filled.
+        `ms_per_token`: the workers' mean speed. `fillable`: those that may be filled, with `speed_of` each.
         """
         if self._known_of != (now, fillable):
             self._known.clear()
             self._known_of = now, fillable
         window = self._known.get(ms_per_token)
         if window is None:
-            window = self._known[ms_per_token] = self._new_window(ms_per_token, fillable, now)
+            window = self._known[ms_per_token] = self._new_window(ms_per_token, fillable, now, speed_of)
         return window
 
-    def _new_window(self, ms_per_token: float, fillable: Sequence[WorkerId], now: float) -> DispatchWindow:
+    def _new_window(
+        self,
+        ms_per_token: float,
+        fillable: Sequence[WorkerId],
+        now: float,
+        speed_of: Callable[[WorkerId], Speed] | None,
+    ) -> DispatchWindow:
         demand = self._in_sight.demand((MODEL,), now)
+        filled = self._filled(demand, fillable, ms_per_token, now)
+        open_speed = None
+        if filled is not None and speed_of is not None:
+            open_speed = mean_speed([speed_of(each) for each in fillable if each <= filled.last_open])
         return window_for_targets(
             demand,
             contended=self._in_sight.contended((MODEL,), now),
@@ -102,7 +120,8 @@ class TrafficWindow:
             tokens_max=self._window_tokens,
             batch_seconds=self._batch_seconds,
             flood=self._in_sight.standing_flood((MODEL,), now),
-            filled=self._filled(demand, fillable, ms_per_token, now),
+            filled=filled,
+            open_speed=open_speed,
             workers=self._workers,
         )
 

@@ -118,8 +118,8 @@ class TurnTaking:
             self._give_turns_of(self._batch, now)
 
     def narrow_window(self, ms_per_token: float, now: float) -> int:
-        """Return the narrow window of a worker, in tokens; `ms_per_token`: the workers' speed."""
-        return self._window_of_traffic.window(ms_per_token, self._dispatching.fillable_workers(), now).narrow
+        """Return a worker's narrow window in tokens, where none is filled; `ms_per_token`: the workers' speed."""
+        return self._window_of_traffic.window(ms_per_token, (), now).narrow
 
     @property
     def progress(self) -> tuple[QueueProgress, ...]:
@@ -209,7 +209,10 @@ class TurnTaking:
     def window(self, number: int, now: float) -> DispatchWindow:
         """Return the window of a worker for a request."""
         fillable = self._dispatching.fillable_workers()
-        return self._window_of_traffic.window(self._dispatching.ms_per_token(number), fillable, now)
+        ms_per_token = self._dispatching.ms_per_token(number)
+        return self._window_of_traffic.window(
+            ms_per_token, fillable, now, partial(self._dispatching.speed, number)
+        )
 
     def _bound_wait(self, number: int, queue: TurnQueue, now: float) -> None:
         """Let the request's class end its wait."""

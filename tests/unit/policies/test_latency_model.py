@@ -11,9 +11,11 @@ from policies.latency_model import (
     PACE,
     PrefillFit,
     computed_tokens,
+    mean_speed,
     predicted_ttft_ms,
     predicted_ttft_p95_ms,
     tokens_counted,
+    tokens_within,
     updated_step_ms,
 )
 from workers.worker import Speed
@@ -121,3 +123,14 @@ def test_a_queue_of_few_tokens_is_not_computed_before_the_time_that_a_prompt_tak
     assert computed_tokens(1000, 100, speed) == 100 * COMPUTED_MAX
     # The fixed time is hardly anything of a long queue's.
     assert computed_tokens(500, 10_000, speed) == pytest.approx(5000 * PACE, rel=0.05)
+
+
+def test_the_tokens_of_a_time_are_those_that_are_predicted_to_take_it():
+    speed = Speed(ms_per_token=0.5, fixed_ms=20.0)
+    assert tokens_within(speed, predicted_ttft_ms(speed, 300)) == 300
+    assert tokens_within(speed, 10.0) == 0
+
+
+def test_the_mean_speed_of_workers_is_the_mean_of_each_constant():
+    one, other = Speed(fixed_ms=10.0, ms_per_token=0.1, step_ms=20.0), Speed(fixed_ms=30.0, ms_per_token=0.3)
+    assert mean_speed([one, other]) == Speed(fixed_ms=20.0, ms_per_token=0.2, step_ms=20.0)

@@ -22,15 +22,15 @@ local function close(waits_for, closed, crowds)
 end
 
 -- Returns what a look at a request has seen that found no worker (see passed_over_requests.lua): the terms of the
--- request, its workers with their loads `tokens`, `own` (not of other cells) and `streams`, those that it `waits_for`,
--- and those with room that were closed to it (`kept_out`).
+-- request, its workers with their loads `tokens`, `own` (not of other cells) and `streams`, and the `slots` that it may
+-- take there, those that it `waits_for`, and those with room that were closed to it (`kept_out`).
 local function look_in_vain(request, waits_for, kept_out)
   local look = {terms = terms, is_narrow = request.is_narrow, ahead_of_cells = request.ahead_of_cells,
-    by_streams = request.background or request.leaves_slots or request.is_patient, workers = workers_of(request.routes),
-    tokens = {}, own = {}, streams = {}, waits_for = waits_for, kept_out = kept_out}
+    workers = workers_of(request.routes), tokens = {}, own = {}, streams = {}, slots = {}, waits_for = waits_for, kept_out = kept_out}
   for i, worker in ipairs(look.workers) do
     local load = known_loads[worker]
     look.tokens[i], look.own[i], look.streams[i] = load[QUEUED], load[QUEUED] - load[QUEUED_ELSEWHERE], load[STREAMS]
+    look.slots[i] = slots_allowed(request.routes[i], request)
   end
   return look
 end
@@ -41,7 +41,7 @@ end
 local function best_route(request)
   read_loads(workers_of(request.routes))
   apply_rules(request)
-  local routes, costs, least, found, kept_out = choices(request), {}, math.huge, nil, {}
+  local routes, costs, least, found, kept_out = with_slots(choices(request), request), {}, math.huge, nil, {}
   for i, route in ipairs(routes) do
     local queued = known_loads[route[WORKER]][QUEUED]
     local ahead = math.max(queued, seen[route[WORKER]] or queued)

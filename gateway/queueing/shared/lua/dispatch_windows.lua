@@ -2,8 +2,8 @@
 --
 -- One gateway alone uses policies/admission for this: fits_window (has_room) and leaves_one_open of window_room.py,
 -- hold_while_contended of hold.py, and of DispatchWindow in dispatch_window.py open_beside, is_patient, tokens
--- (window_of), choices, leaves_slots (has_slot) and taken_by. Only here a worker counts as idle where all
--- that is ahead is work of other cells: one gateway alone cannot separate that work.
+-- (window_of), choices, waits_for_slots (with_slots), slots_allowed and taken_by. Only here a worker counts as idle
+-- where all that is ahead is work of other cells: one gateway alone cannot separate that work.
 --
 -- `known_loads`, `seen` and `in_step` are variables of the call: see call.lua. So is `terms`, the window of this call,
 -- with the fields of DispatchWindow: narrow, wide, open, contended, counts_own, and open_tokens and last_open of its
@@ -28,7 +28,7 @@
 -- As in policies/admission: window_room.py, hold.py, recent_work.py and filled_workers.py.
 local OPEN_OF_WORKERS, CONTENDED_HOLD = 4, 1
 local CROWDING_SHARE, CROWDING_MAX = 0.5, 2
-local SPARE_SHARE, OPEN_SPARE_SHARE = 0.1, 0.02
+local SPARE_SHARE, OPEN_SPARE_SHARE, NARROW_SHARE_OF_FILLED = 0.1, 0.02, 0.85
 
 -- Returns whether the narrow window applies to a request of a queue. `more_waiting`: its tenant has
 -- more requests waiting.
@@ -109,7 +109,9 @@ end
 
 local function window_of(worker, request)
   if request.is_patient then
-    return worker <= terms.last_open and (terms.open_tokens or terms.narrow) or terms.filled
+    if worker <= terms.last_open then return terms.open_tokens or terms.narrow end
+    if request.is_narrow and not terms.open_tokens then return math.floor(NARROW_SHARE_OF_FILLED * terms.filled) end
+    return terms.filled
   end
   return request.is_narrow and terms.narrow or terms.wide
 end
@@ -129,18 +131,33 @@ local function leaves_one_open(request)
   return #routes == 1 or count > 1 or #routes < OPEN_OF_WORKERS and not request.background
 end
 
--- Returns whether an engine has a slot for a request. Some requests have to leave a share of all slots, and those of
--- patient classes a few of an open worker (keeps_for_urgent). For others slots are not looked at: the engine itself lets
--- them wait.
-local function has_slot(route, request)
+-- Returns how many slots of a route's worker a request may take. Some requests have to leave a share of all slots, and
+-- those of patient classes a few of an open worker (keeps_for_urgent). For others slots are not looked at: the engine
+-- itself lets them wait.
+local function slots_allowed(route, request)
   local slots, share = route[SLOTS], 0
   if request.leaves_slots then
     share = SPARE_SHARE
   elseif request.is_patient and terms.counts_own and route[WORKER] <= terms.last_open then
     share = OPEN_SPARE_SHARE
   end
-  if share == 0 or not slots or slots == 0 then return true end
-  return known_loads[route[WORKER]][STREAMS] < math.max(1, slots - math.ceil(share * slots))
+  if share == 0 or not slots or slots == 0 then return math.huge end
+  return math.max(1, slots - math.ceil(share * slots))
+end
+
+local function has_slot(route, request)
+  return known_loads[route[WORKER]][STREAMS] < slots_allowed(route, request)
+end
+
+-- Returns the routes without those to a worker that has no slot for a request of a patient class. Such a request would
+-- wait for the open worker, the cheapest, until an answer ends there, while a filled worker has a slot and space.
+local function with_slots(routes, request)
+  if not (request.is_patient and terms.counts_own) then return routes end
+  local found = {}
+  for _, route in ipairs(routes) do
+    if has_slot(route, request) then found[#found + 1] = route end
+  end
+  return #found > 0 and found or routes
 end
 
 -- Returns whether a worker has room for a request now. `ahead`: the tokens queued there, as far as anything is known.

@@ -27,7 +27,7 @@ local function may_help(vain, i, load)
   if not load or load[QUEUED] < vain.tokens[i] then return true end
   if load[QUEUED] > vain.tokens[i] and vain.waits_for[vain.workers[i]] then return true end
   if load[QUEUED] - load[QUEUED_ELSEWHERE] < vain.own[i] then return true end
-  return vain.by_streams and load[STREAMS] < vain.streams[i]
+  return (load[STREAMS] < vain.slots[i]) ~= (vain.streams[i] < vain.slots[i])
 end
 
 -- Returns whether another look would be in vain as well. `vain`: what the last one has seen (look_in_vain).

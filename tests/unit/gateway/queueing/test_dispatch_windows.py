@@ -11,6 +11,7 @@ from policies.admission.traffic_in_sight import SIGHT_SECONDS
 from policies.latency_model import PrefillFit
 from policies.service_class import BATCH, CHAT, VOICE
 from tests.fakes.dispatch_stage import DispatchStage
+from workers.worker import Speed
 
 MOST = 16_384
 
@@ -133,6 +134,15 @@ def test_workers_are_filled_if_all_of_them_report_their_slots(stage, busy, slots
     found = busy.of("m").filled
     assert (found is not None) is filled
     assert found is None or found.last_open == "a"
+
+
+@pytest.mark.parametrize("slower", ["a", "b"])
+def test_the_windows_of_open_workers_follow_the_speed_of_these_alone(stage, busy, slower):
+    busy.count_gateways(SimpleNamespace(gateways=1))
+    have_slots(stage, 8, 8)
+    stage.worker(slower).learnt._speed = Speed(fixed_ms=50.0, ms_per_token=0.02)
+    fixed_ms = {"a": 50.0, "b": 1.0}[slower]
+    assert busy.of("m").wide == pytest.approx((1.2 * 1000 * VOICE.ttft_seconds - fixed_ms) / 0.02, abs=1)
 
 
 @pytest.mark.parametrize(("gateways", "filled"), [(1, True), (6, False)])

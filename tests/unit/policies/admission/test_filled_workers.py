@@ -9,10 +9,11 @@ from policies.admission.filled_workers import (
     FilledWorkers,
     filled_beside_tenants,
     filled_workers,
-    leaves_slots,
+    slots_allowed,
 )
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 from policies.admission.window_sizes import window_for_targets
+from workers.worker import Speed
 
 VOICE, CODE, CHAT, BATCH = 0.15, 0.2, 0.5, 2.0
 FILLED = FilledWorkers(last_open="b", tokens=9000, patient_seconds=0.3)
@@ -22,7 +23,10 @@ def of(demand, workers="abcd", tokens_max=16_384):
     return filled_workers(demand, list(workers), ms_per_token=0.02, tokens_max=tokens_max)
 
 
-def window(filled=FILLED):
+OPEN_SPEED = Speed(fixed_ms=50.0, ms_per_token=0.02)
+
+
+def window(filled=FILLED, open_speed=OPEN_SPEED):
     return window_for_targets(
         {VOICE, CHAT, BATCH},
         contended=False,
@@ -30,6 +34,7 @@ def window(filled=FILLED):
         tokens_max=16_384,
         batch_seconds=BATCH,
         filled=filled,
+        open_speed=open_speed,
     )
 
 
@@ -63,22 +68,38 @@ def test_no_worker_is_filled_where_none_can_be_spared(demand, workers):
 
 def test_the_more_urgent_work_comes_the_narrower_is_the_window_of_others_on_open_workers():
     shares = [of({VOICE: tokens, BATCH: 10.0}, "ab").narrow_share for tokens in (5e3, 17e3, 20e3, 24e3)]
-    assert shares == pytest.approx([0.36, 0.36, 0.21, 0.01])
+    assert shares == pytest.approx([0.67, 0.67, 0.52, 0.32])
     found = window(of({VOICE: 20e3, BATCH: 10.0}, "ab"))
-    assert found.narrow == int(0.21 * 150 / 0.02)
+    assert found.narrow == int((0.52 * 150 - 50) / 0.02)
 
 
-def test_an_urgent_request_is_sent_to_an_open_worker_while_that_leaves_it_in_time():
-    assert window().wide == 150 / 0.02
+def test_an_urgent_request_is_sent_to_an_open_worker_also_where_it_is_expected_a_little_late():
+    assert window().wide == (1.2 * 150 - 50) / 0.02
     assert window(None).wide < window().wide
+
+
+def test_the_windows_of_open_workers_hardly_change_where_only_the_two_constants_of_a_speed_do():
+    # Both speeds take 110 ms for 3,000 tokens.
+    windows = [
+        window(open_speed=Speed(fixed_ms=fixed, ms_per_token=(110 - fixed) / 3000)) for fixed in (35, 65)
+    ]
+    assert windows[0].narrow == pytest.approx(windows[1].narrow, rel=0.15)
+
+
+def test_an_engine_that_takes_longer_than_the_target_for_any_prompt_is_still_sent_several():
+    assert window(open_speed=Speed(fixed_ms=500.0, ms_per_token=0.02)).wide == (1.2 * 150 - 75) / 0.02
 
 
 def test_only_filled_workers_have_a_long_window_for_patient_classes():
     found = window()
     assert found.tokens("b", is_narrow=True, patient=True) == found.narrow
-    assert found.tokens("c", is_narrow=True, patient=True) == 9000
+    assert found.tokens("c", is_narrow=False, patient=True) == 9000
     assert found.tokens("c", is_narrow=False, patient=False) == found.wide
     assert window(None).tokens("c", is_narrow=True, patient=False) == window(None).narrow
+
+
+def test_batch_work_leaves_a_part_of_a_filled_workers_window_to_patient_interactive_classes():
+    assert window().tokens("c", is_narrow=True, patient=True) == 0.85 * 9000
 
 
 def test_a_short_prompt_of_a_patient_class_may_go_anywhere_and_a_long_one_to_filled_workers():
@@ -97,46 +118,40 @@ def test_a_request_without_a_choice_may_go_where_it_can():
 
 
 @pytest.mark.parametrize(
-    ("streams", "slots", "leaves"),
-    [
-        (229, 256, True),
-        (230, 256, False),
-        (0, 1, True),
-        (1, 1, False),
-        (2, 4, True),
-        (3, 4, False),
-        (9, None, True),
-    ],
+    ("slots", "allowed"), [(256, 230), (1, 1), (4, 3), (None, inf)], ids=["many", "one", "few", "not known"]
 )
-def test_batch_work_leaves_a_tenth_of_the_slots(streams, slots, leaves):
-    assert leaves_slots(streams, slots) is leaves
+def test_batch_work_leaves_a_tenth_of_the_slots(slots, allowed):
+    assert slots_allowed(slots) == allowed
+    assert window().slots_allowed(slots, background=True) == allowed
 
 
-def test_other_classes_take_every_slot():
-    assert window().leaves_slots(256, 256, background=False)
-    assert not window().leaves_slots(256, 256, background=True)
+def test_for_other_classes_slots_are_not_looked_at():
+    assert window().slots_allowed(256, background=False) == inf
 
 
 def test_patient_classes_leave_a_few_slots_of_open_workers_to_urgent_ones():
     filled = FilledWorkers(last_open="a", tokens=1000, patient_seconds=0.3)
     of_classes = DispatchWindow(narrow=100, wide=1000, counts_own=True, filled=filled)
 
-    def takes_slot(worker, streams, *, patient):
+    def allowed(worker, *, patient):
         for_urgent = of_classes.keeps_for_urgent(worker, patient=patient)
-        return of_classes.leaves_slots(streams, 256, background=False, for_urgent=for_urgent)
+        return of_classes.slots_allowed(256, background=False, for_urgent=for_urgent)
 
-    assert takes_slot("a", 249, patient=True)
-    assert not takes_slot("a", 250, patient=True)
-    assert takes_slot("a", 250, patient=False)
-    assert takes_slot("b", 250, patient=True)
+    assert allowed("a", patient=True) == 250
+    assert allowed("a", patient=False) == allowed("b", patient=True) == inf
+
+
+def test_only_a_request_of_a_patient_class_leaves_a_worker_without_a_slot_for_one_with_a_slot():
+    assert not window().waits_for_slots(patient=True)
+    assert window().waits_for_slots(patient=False)
+    assert DispatchWindow(narrow=100, wide=1000, contended=True).waits_for_slots(patient=True)
 
 
 def test_a_tenant_that_crowds_or_has_most_of_the_work_leaves_slots_to_others():
     of_one_class = DispatchWindow(narrow=100, wide=1000, contended=True)
     for leaves in ({"is_narrow": True}, {"work_share": 0.6}):
-        assert of_one_class.leaves_slots(229, 256, background=False, **leaves)
-        assert not of_one_class.leaves_slots(230, 256, background=False, **leaves)
-    assert of_one_class.leaves_slots(256, 256, background=True, is_narrow=True)
+        assert of_one_class.slots_allowed(256, background=False, **leaves) == 230
+    assert of_one_class.slots_allowed(256, background=True, is_narrow=True) == inf
 
 
 MANY = tuple(f"w{number:02}" for number in range(16))

@@ -72,7 +72,11 @@ def test_a_wider_window_may_help(window, no_wider):
     assert is_no_wider(window, WINDOW) is no_wider
 
 
-def test_fewer_streams_help_where_slots_have_to_be_left_to_others():
-    fewer = {worker: (tokens, own, 1) for worker, (tokens, own, _) in LOOK.ahead.items()}
-    assert LOOK.holds(fewer.__getitem__, ClosedWorkers(), crowds=False)
-    assert not replace(LOOK, by_streams=True).holds(fewer.__getitem__, ClosedWorkers(), crowds=False)
+@pytest.mark.parametrize(
+    ("slots", "streams", "holds"), [(2, 1, False), (2, 3, True), (3, 2, True), (3, 3, False)]
+)
+def test_a_slot_that_becomes_free_or_is_taken_may_help(slots, streams, holds):
+    now = {worker: (tokens, own, streams) for worker, (tokens, own, _) in LOOK.ahead.items()}
+    assert LOOK.holds(now.__getitem__, ClosedWorkers(), crowds=False)
+    look = replace(LOOK, slots={"best": slots})
+    assert look.holds(now.__getitem__, ClosedWorkers(), crowds=False) is holds

@@ -146,6 +146,15 @@ def test_a_patient_request_waits_beside_a_filled_worker_with_room_only_for_a_cac
     assert (placed.worker.id if placed is not None else None) == goes
 
 
+@pytest.mark.parametrize("service_class", [CHAT, BATCH])
+def test_a_patient_request_takes_a_dear_filled_worker_where_the_open_one_has_no_slot_for_it(service_class):
+    stage, request = beside_filled(service_class, costs={"a": 100.0, "b": 300.0}, tokens=64)
+    worker = stage.worker("a")
+    worker.known_slots = 4
+    worker.load.streams += 3
+    assert stage.acquisition.own_turns.place_now(request, ClosedWorkers()).worker.id == "b"
+
+
 @pytest.mark.parametrize(("service_class", "goes"), [(CHAT, True), (BATCH, False)])
 def test_batch_work_leaves_slots_of_an_engine_to_other_classes(service_class, goes):
     stage, request = beside_filled(service_class, costs={"a": 10.0, "b": 10.0})
