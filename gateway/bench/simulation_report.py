@@ -64,7 +64,7 @@ def tenants_table(policy: str, figures: Mapping[str, Any]) -> Table:
 
 def classes_table(runs: Runs) -> Table:
     """Return a table with the share of each service class that was refused or late, and its median and p99 TTFT."""
-    drawn = Table(title="refused or late, TTFT p50 / p99", title_justify="left", box=box.SIMPLE_HEAD)
+    drawn = Table(title="refused or late, TTFT p50 / p99 in ms", title_justify="left", box=box.SIMPLE_HEAD)
     drawn.add_column("policy", overflow="fold")
     names = list(dict.fromkeys(name for figures in runs.values() for name in figures.get("classes", ())))
     for name in names:

@@ -129,7 +129,11 @@ def _add_console(app: web.Application, authorization: Authorization, *, has_logi
 
 
 async def _no_database(http: web.Request) -> web.Response:
-    raise Problem(404, "Tenants and keys come from the settings file only (database.url: none).")
+    raise Problem(
+        404,
+        "Without a database (database.url: none) the admin API has only views of requests and of the present "
+        "state. Tenants and keys come from the settings file only.",
+    )
 
 
 def _with_problems(handle: Handler) -> Handler:

@@ -5,18 +5,19 @@ How long the demand will last is not known, so this is the ski-rental problem: t
 the price, and to buy then, costs at most twice the least cost with the demand known in advance (Karlin, Manasse,
 Rudolph, Sleator: Competitive snoopy caching, Algorithmica 1988).
 
-    regret = max(0, wait at the chosen holder - least wait at a worker that lacks it) max(0, 1 - price)
+    regret = max(0, queue at the chosen holder - least queue at a worker that lacks it) max(0, 1 - price)
+    queue  = s Q in the terms of cost.py
     credit = sum over requests of regret exp(- age / PAYBACK_SECONDS)
     copy   = - min(credit, s part (1 + price + w delayed)) in the terms of cost.py, for each part of the prompt;
                                                               without price and delay if it is copied by demand
 
-The least wait is that of a worker if it had all that the prompt shares. A wait under backlog is due to a lack of
-compute, of which a copy takes more: it counts less, down to nothing at a price of 1. A copy that is made takes the
-credit with it. A request that shares nothing with others under way has no regret.
+The time that running streams take of a step is no part of it: the worker with the copy has such streams as well,
+once it is used. A queue under backlog is due to a lack of compute, of which a copy takes more: it counts less, down
+to nothing at a price of 1. A copy that is made takes the credit with it. A request that shares nothing with others
+under way has no regret.
 
-Lost: a wait that counts only as far as a slower worker would not take longer for the rest of the prompt. One shared
-prompt at light load on unequal workers 0.87 of the mean TTFT, but fleets of agents with one worker of four at a
-quarter of the speed 1.12 (docs/pages/measures/policy-experiments.md).
+Lost: that time counted, too. One shared prompt at light load on unequal workers was copied to slow workers, 1.18
+times the mean TTFT; workers of equal speed level (docs/pages/measures/policy-experiments.md).
 
 With several gateways each one gets an equal part of the requests, so it counts a wait of its own once for every
 gateway. That another gateway has made the copy shows in one more holder of the prefix; the credit is spent then,
@@ -25,9 +26,9 @@ too.
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from math import exp
+from math import exp, inf
 
-from policies.routing.estimate import wait_ms
+from policies.routing.estimate import queue_ms
 from policies.routing.protocol import Candidate, CopyRegret, Route, RouteQuery
 from policies.routing.wanted_copies import WantedCopy
 
@@ -43,12 +44,11 @@ def copy_regrets(
     candidates: Sequence[Candidate],
     wanted: Sequence[WantedCopy],
     chosen: Route,
-    chosen_wait_ms: float,
     price: float,
 ) -> tuple[CopyRegret, ...]:
     """Return what the request waits for want of copies if it goes where it is `chosen` to go."""
     size, counted = query.block_tokens, max(0.0, 1 - price)
-    uncached = max(1, query.prompt_tokens - wanted[-1].end)
+    chosen_ms = next(queue_ms(one.worker) for one in candidates if one.worker.id == chosen.worker)
     regrets: list[CopyRegret] = []
     for part in wanted:
         at = part.begin // size
@@ -58,9 +58,11 @@ def copy_regrets(
         if chosen.matched_tokens < part.end:
             regrets.append(CopyRegret(block, part.holders, None))
             continue
-        waits = [wait_ms(one.worker, uncached) for one in candidates if one.matched_tokens < part.end]
-        if counted and waits and min(waits) < chosen_wait_ms:
-            regrets.append(CopyRegret(block, part.holders, (chosen_wait_ms - min(waits)) * counted))
+        least = min(
+            (queue_ms(one.worker) for one in candidates if one.matched_tokens < part.end), default=inf
+        )
+        if counted and least < chosen_ms:
+            regrets.append(CopyRegret(block, part.holders, (chosen_ms - least) * counted))
     return tuple(regrets)
 
 

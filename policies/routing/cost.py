@@ -146,7 +146,7 @@ class CostPolicy:
         ranking = self._best_first(query, candidates, routes)
         if wanted:
             best = ranking[0]
-            regrets = copy_regrets(query, candidates, wanted, best, best.cost_terms[0], price.of_fleet)
+            regrets = copy_regrets(query, candidates, wanted, best, price.of_fleet)
             return (replace(best, regrets=regrets), *ranking[1:]) if regrets else ranking
         return ranking
 

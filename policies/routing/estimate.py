@@ -39,11 +39,16 @@ def uncached_tokens(
     return max(1.0, uncached + lost)
 
 
+def queue_ms(worker: WorkerSnapshot) -> float:
+    """Return the time that a worker needs for the prefill that is ahead of a new request."""
+    return worker.speed.ms_per_token * (worker.tokens_queued - worker.tokens_computed)
+
+
 def wait_ms(worker: WorkerSnapshot, uncached: float) -> float:
     """Return the time until the request's own prefill begins, and what running streams take of its steps."""
-    ahead = worker.tokens_queued - worker.tokens_computed
-    wait = worker.speed.ms_per_token * ahead
+    wait = queue_ms(worker)
     if worker.streams:
+        ahead = worker.tokens_queued - worker.tokens_computed
         wait += worker.speed.step_ms * ceil((ahead + uncached) / worker.chunk_tokens)
     if worker.away_tokens:
         wait += AWAY_RISK * own_ms(worker, uncached)

@@ -8,16 +8,28 @@ Assumes that the time of a step does not fall with its prompt tokens. tests/prop
 pass the bound with every rule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
+from types import MappingProxyType
 
+from policies.service_class import ServiceClass
 from policies.simulation.engines.step_time import StepTime
 from policies.simulation.outcome import Outcome, RunResult
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
+from policies.simulation.turns.turn_taking import class_of
 
 
-def least_ttft(trace: Sequence[TraceRequest], times: StepTime, *, workers: int) -> RunResult:
-    """Return the bound as the outcomes of a run; it is no bound of the time between output tokens."""
+def least_ttft(
+    trace: Sequence[TraceRequest],
+    times: StepTime,
+    *,
+    workers: int,
+    classes: Mapping[str, ServiceClass] = MappingProxyType({}),
+) -> RunResult:
+    """Return the bound as the outcomes of a run; it is no bound of the time between output tokens.
+
+    With service classes, requests that are late in it are late with every routing rule.
+    """
     known: set[int] = set()
     outcomes = []
     for request in trace:
@@ -26,6 +38,7 @@ def least_ttft(trace: Sequence[TraceRequest], times: StepTime, *, workers: int) 
         )
         cached = min(held * BLOCK_TOKENS, request.prompt_tokens - 1)
         first_at = request.at + least_prefill_ms(request.prompt_tokens - cached, times) / 1000
+        service_class = class_of(request, classes)
         outcomes.append(
             Outcome(
                 tenant=request.tenant,
@@ -34,6 +47,8 @@ def least_ttft(trace: Sequence[TraceRequest], times: StepTime, *, workers: int) 
                 output_tokens=request.output_tokens,
                 first_at=first_at,
                 cached_tokens=cached,
+                service_class=service_class.name if service_class is not None else "",
+                target_seconds=service_class.ttft_seconds if service_class is not None else None,
             )
         )
         known.update(request.blocks)

@@ -74,7 +74,7 @@ class Trial:
         trace, paths = _traced(self.source, self.seed)
         if self.subject == ALONE:
             fastest = scenario.times.at_speed(max(scenario.speeds)) if scenario.speeds else scenario.times
-            return least_ttft(trace, fastest, workers=scenario.workers)
+            return least_ttft(trace, fastest, workers=scenario.workers, classes=scenario.classes)
         if self.subject != POOLED:
             simulation = Simulation(
                 trace,

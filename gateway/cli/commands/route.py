@@ -116,12 +116,15 @@ def _report(found: dict[str, Any], *, explain: bool) -> list[str]:
     if explain:
         for worker in workers:
             if worker["terms"]:
-                terms = ", ".join(
-                    f"{name.removesuffix('_ms').replace('_', ' ')} {_number(value)}"
-                    for name, value in worker["terms"].items()
-                )
+                terms = ", ".join(_term(name, value) for name, value in worker["terms"].items())
                 lines.append(f"{worker['worker']}: {terms}")
     return lines
+
+
+def _term(name: str, value: float) -> str:
+    """Return one term of a cost with its unit; those that are no times have none."""
+    unit = " ms" if name.endswith("_ms") else ""
+    return f"{name.removesuffix('_ms').replace('_', ' ')} {_number(value)}{unit}"
 
 
 def _number(value: float | None) -> str:

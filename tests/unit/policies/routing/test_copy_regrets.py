@@ -57,6 +57,14 @@ def test_without_waits_no_copy_is_made():
     assert regrets.ms(7, 1, 0.0) == 0
 
 
+def test_steps_shared_with_running_streams_are_no_wait_for_a_copy():
+    # The holder's steps take 20 ms longer for its streams, as an idle worker's will once it serves some, too.
+    fleet = [candidate("a", matched=PART, streams=3), candidate("idle")]
+    (best, *_) = policy("cost", ()).rank(asked(0.0), fleet, 0.0)
+    assert best.worker == "a"
+    assert best.regrets == ()
+
+
 def test_waits_under_backlog_pay_for_no_copy():
     fleet = [candidate("a", matched=PART, tokens_queued=6000, streams=4)]
     fleet += [candidate(name, streams=4, tokens_queued=5000) for name in "bcd"]
