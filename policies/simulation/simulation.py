@@ -232,7 +232,7 @@ class Simulation:
         return self._view_of(number).speeds.ms_per_token
 
     def speed(self, number: int, worker: WorkerId) -> Speed:
-        """Return the speed of a worker, as the request's gateway knows it."""
+        """Return the speed of a worker that the request's gateway has learnt or been given."""
         return self._view_of(number).speeds.of[self._places[worker]]
 
     def fillable_workers(self) -> Sequence[WorkerId]:

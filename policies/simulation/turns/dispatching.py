@@ -85,7 +85,7 @@ class Dispatching(Protocol):
         ...
 
     def speed(self, number: int, worker: WorkerId) -> Speed:
-        """Return the speed of a worker, as the request's gateway knows it."""
+        """Return the speed of a worker that the request's gateway has learnt or been given."""
         ...
 
     def fillable_workers(self) -> Sequence[WorkerId]:
