@@ -158,18 +158,20 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return patient and self.counts_own and filled is not None and worker <= filled.last_open
 
     def open_beside(self, *, is_narrow: bool, work_share: float) -> int | None:
-        """Return `open` for a request; None if its prompt need not leave a worker open, however long it is.
+        """Return how many tokens may be ahead of a worker that a long prompt leaves open; None: it need leave none.
 
         Of requests of one class those of tenants that crowd have to, and of tenants with more of the recent work
         than others (`work_share`). A long prompt of another tenant would wait for two idle workers otherwise, while
         crowding tenants keep all but one busy. Where workers are filled beside crowding tenants, others are open
-        already.
+        for as long as the tenants that do not crowd find room there. An open worker may still compute a long prompt
+        that came before the crowd was one: then a filled worker is left to them.
         """
-        filled = self.filled
-        if filled is not None and filled.open_tokens is not None and self.contended:
+        if not (self.counts_own or is_narrow or work_share > CROWDING_SHARE / CROWDING_MAX):
             return None
-        has_to = self.counts_own or is_narrow or work_share > CROWDING_SHARE / CROWDING_MAX
-        return self.open if has_to else None
+        filled = self.filled
+        if self.open is not None and filled is not None and filled.open_tokens is not None and self.contended:
+            return self.wide
+        return self.open
 
     def taken_by(self, uncached_tokens: int, *, is_narrow: bool, patient: bool = False) -> int:
         """Return how many tokens a prompt takes of its window itself, beside what is ahead of it.

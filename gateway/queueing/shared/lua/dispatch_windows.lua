@@ -47,9 +47,8 @@ end
 
 -- Returns how many tokens may be ahead of the worker that a request with a long prompt leaves open; nil: it need not.
 local function open_beside(request)
-  if filled_by_tenants() then return end
   if terms.counts_own or request.is_narrow or request.work_share > CROWDING_SHARE / CROWDING_MAX then
-    return terms.open
+    return terms.open and filled_by_tenants() and terms.wide or terms.open
   end
 end
 
@@ -126,7 +125,7 @@ end
 local function leaves_one_open(request)
   local count, routes = 0, request.routes
   for _, route in ipairs(routes) do
-    if known_loads[route[WORKER]][QUEUED] <= terms.open then count = count + 1 end
+    if known_loads[route[WORKER]][QUEUED] <= request.open then count = count + 1 end
   end
   return #routes == 1 or count > 1 or #routes < OPEN_OF_WORKERS and not request.background
 end

@@ -12,6 +12,7 @@ from policies.admission.filled_workers import (
     slots_allowed,
 )
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
+from policies.admission.window_room import leaves_one_open
 from policies.admission.window_sizes import window_for_targets
 from workers.worker import Speed
 
@@ -235,7 +236,16 @@ def test_a_prompt_for_a_worker_that_is_never_idle_takes_any_space():
     found = beside_tenants()
     assert found.taken_by(9000, is_narrow=True, patient=True) == 1
     assert found.taken_by(48_000, is_narrow=False, patient=False) == 1
-    assert found.open_beside(is_narrow=True, work_share=0.6) is None
+
+
+def test_a_crowd_leaves_a_filled_worker_while_no_open_worker_has_room_for_others():
+    found = beside_tenants()
+    left_open = found.open_beside(is_narrow=True, work_share=0.6)
+    assert left_open == found.wide
+    busy_with_long_prompts = [48_000, 48_000, 48_000, 0]
+    assert not leaves_one_open(busy_with_long_prompts, left_open, background=False)
+    assert leaves_one_open([found.wide, 48_000, 48_000, 0], left_open, background=False)
+    assert found.open_beside(is_narrow=False, work_share=0.2) is None
 
 
 def test_before_any_request_waits_a_tenant_with_most_of_the_work_is_held_back_on_open_workers_alone():
