@@ -61,6 +61,8 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How many of the queued tokens are computed by now, estimated from the time that has passed."""
     streams: int = 0
     """Requests under way."""
+    requests_awaiting: int = 0
+    """Requests that wait in the gateway for this worker, as most of their prompt is cached there."""
     kv_tokens: int = 0
     """Prompt and expected output tokens of all requests under way."""
     kv_tokens_max: int | None = None

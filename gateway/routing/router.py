@@ -165,7 +165,7 @@ class Router:
             ordered = self._fleet.least_loaded(model)
             if ordered is not None:
                 workers, fleet_totals = shortlist(
-                    ordered, self._fleet, match, prompt, request.output_tokens, without, requests_waiting, now
+                    ordered, self._fleet, match, prompt, request.output_tokens, without, now
                 )
         candidates = self._candidates(workers, prompt, match, without, now)
 
@@ -205,9 +205,12 @@ class Router:
             if worker.id in repeated and snapshot.kv_tokens_max:
                 kv_tokens = snapshot.kv_tokens - repeated[worker.id] * prompt.namespace.block_size
                 snapshot = msgspec.structs.replace(snapshot, kv_tokens=max(0, kv_tokens))
-            if worker.id in awaited:
-                tokens_queued = snapshot.tokens_queued + awaited[worker.id]
-                snapshot = msgspec.structs.replace(snapshot, tokens_queued=tokens_queued)
+            if worker.id in self.awaited.requests:
+                snapshot = msgspec.structs.replace(
+                    snapshot,
+                    tokens_queued=snapshot.tokens_queued + awaited.get(worker.id, 0),
+                    requests_awaiting=self.awaited.requests[worker.id],
+                )
             candidates.append(
                 self._candidate(snapshot, prompt, match, match.tiers(worker.id), known)
                 if known

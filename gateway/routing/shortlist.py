@@ -32,20 +32,16 @@ def shortlist(
     prompt: PromptBlocks,
     output_tokens: int,
     without: Collection[WorkerId],
-    requests_waiting: int,
     now: float,
 ) -> tuple[list[Worker], FleetTotals]:
-    """Return the workers to rank, and the sums over all workers; `without` the workers that were tried.
-
-    `requests_waiting`: how many other requests for the model wait, as in RouteQuery.
-    """
+    """Return the workers to rank, and the sums over all workers; `without` the workers that were tried."""
     sums = FleetTotals(
         workers=ordered.able,
         backlog_ms=ordered.backlog_ms,
         streams=ordered.streams,
         tokens_per_ms=ordered.tokens_per_ms,
     )
-    price = compute_price(sums, requests_waiting, WEIGHTS)
+    price = compute_price(sums, WEIGHTS)
     workers: dict[WorkerId, Worker] = {}
     if match is not NO_MATCH:
         known: list[tuple[float, int, Worker]] = []

@@ -51,12 +51,14 @@ def own_worker_route(ranking: Sequence[Route]) -> Route | None:
 
 
 class AwaitedTokens(Generic[Key, Place]):
-    """The uncached prompt tokens of requests that wait, by the worker that each waits for."""
+    """The requests that wait and their uncached prompt tokens, by the worker that each waits for."""
 
     def __init__(self) -> None:
         self.tokens: dict[Place, int] = {}
         """By worker that is waited for."""
-        self._of: dict[Key, tuple[Place, int]] = {}
+        self.requests: dict[Place, int] = {}
+        """How many wait for each of these workers."""
+        self._of: dict[Key, tuple[Place, int, int]] = {}
 
     def worker_of(self, request: Key) -> Place | None:
         """Return the worker that a request waits for; None if it waits for no certain one."""
@@ -67,17 +69,23 @@ class AwaitedTokens(Generic[Key, Place]):
         """Return what counts in the ranking of these workers: nothing while requests wait for each of them."""
         return NOTHING if all(worker in self.tokens for worker in workers) else self.tokens
 
-    def wait(self, request: Key, worker: Place, tokens: int) -> None:
-        """Let a request with so many uncached tokens wait for this worker, and no other."""
+    def wait(self, request: Key, worker: Place, tokens: int, *, gateways: int = 1) -> None:
+        """Let a request with so many uncached tokens wait for this worker, and no other.
+
+        It counts once for each of the `gateways`.
+        """
         self.leave(request)
-        self._of[request] = worker, tokens
+        tokens *= gateways
+        self._of[request] = worker, tokens, gateways
         self.tokens[worker] = self.tokens.get(worker, 0) + tokens
+        self.requests[worker] = self.requests.get(worker, 0) + gateways
 
     def leave(self, request: Key) -> Place | None:
         """End a request's wait; return the worker that it waited for. Calling it twice has no effect."""
-        worker, tokens = self._of.pop(request, (None, 0))
+        worker, tokens, count = self._of.pop(request, (None, 0, 0))
         if worker is not None:
             self.tokens[worker] -= tokens
-            if not self.tokens[worker]:
-                del self.tokens[worker]
+            self.requests[worker] -= count
+            if not self.requests[worker]:
+                del self.tokens[worker], self.requests[worker]
         return worker

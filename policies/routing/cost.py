@@ -51,11 +51,12 @@ There are three ways for a shared part to be copied to a worker that lacks it, a
                                    only the backlog of the worker that would copy it counts, and the waiting
                                    requests share the delay (`fees`)
 
-A worker with fewer streams than `light` (compute_price.py) is lightly used: it has joined lately, or is slow, and
-holds little that is asked for, while the others work for its part too. Its price is lower, zero without a stream.
-It also gets copies for the streams that it lacks, of parts that h workers hold and c - 1 other requests have:
+A worker with fewer requests than `light` (compute_price.py) is lightly used: it has joined lately, or is slow, and
+holds little that is asked for, while the others work for its part too. Its price is lower, zero without a request.
+Its requests are the streams and the A requests that wait in the gateway for it. It also gets copies for the
+requests that it lacks, of parts that h workers hold and c - 1 other requests have:
 
-    share  = max(share, lack / (lack + h + 1))    lack = min(c - 1, light - R), if that is above 0
+    share  = max(share, lack / (lack + h + 1))    lack = min(c - 1, light - R - A), if that is above 0
 
 A worker that is at home in another cell never counts as lightly used: that cell sends it what it lacks. All cells
 would choose it at once, for longer prompts the more, and each gets the loads of the others late.
@@ -137,7 +138,7 @@ class CostPolicy:
             return ()
         options = self.options
         fleet = query.fleet if query.fleet is not None else fleet_totals(candidates)
-        price = compute_price(fleet, query.requests_waiting, options)
+        price = compute_price(fleet, options)
         wanted = wanted_copies(query, fleet) if query.shared and options.copy_share else ()
         prefills = self._prefills(query, candidates)
         uses = self._memory_uses(query, candidates, prefills, wanted)
@@ -237,20 +238,20 @@ class CostPolicy:
         charges: list[Charges] = []
         for candidate, prefill, use in zip(candidates, prefills, uses, strict=True):
             worker = candidate.worker
-            streams, ms_per_token = worker.streams, worker.speed.ms_per_token
+            requests, ms_per_token = worker.streams + worker.requests_awaiting, worker.speed.ms_per_token
             work = price.mean_ms_per_token / ms_per_token
             compute, delay = price.of_fleet * work, options.delay_weight * use.delayed_streams
-            lacking_streams = 0.0 if worker.away_tokens else price.light_share / ms_per_token - streams
-            if lacking_streams > 0:
+            lacking = 0.0 if worker.away_tokens else price.light_share / ms_per_token - requests
+            if lacking > 0:
                 # As ComputePrice.on, written out; `light` is the sum below.
-                compute *= streams / (streams + lacking_streams)
+                compute *= requests / (requests + lacking)
             copy = copied = fees = 0.0
             if wanted:
                 copy, copied, fees = copy_terms(
                     wanted,
                     matched=prefill.matched_tokens,
                     ms_per_token=ms_per_token,
-                    lacking_streams=lacking_streams,
+                    lacking_requests=lacking,
                     copy_share=options.copy_share,
                     price=compute,
                     worker_price=min(compute, counted_backlog_ms(worker) / options.backlog_ms * work),

@@ -35,6 +35,8 @@ class FleetTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Milliseconds of queued prefill, summed over the workers; of each, those that count (compute_price.py)."""
     streams: int
     """Requests under way on all workers."""
+    requests_awaiting: int = 0
+    """Requests that wait for one of these workers each."""
     tokens_per_ms: float
     """Uncached prompt tokens that all workers together compute in a millisecond."""
 

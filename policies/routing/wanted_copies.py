@@ -81,7 +81,7 @@ def copy_terms(
     *,
     matched: int,
     ms_per_token: float,
-    lacking_streams: float,
+    lacking_requests: float,
     copy_share: float,
     price: float,
     worker_price: float,
@@ -89,7 +89,7 @@ def copy_terms(
 ) -> tuple[float, float, float]:
     """Return `copy` of cost.py on one worker, `copied`, and the `fees` of coming parts.
 
-    `matched`: tokens of the prompt that the worker holds. `lacking_streams`: how many streams it has less than
+    `matched`: tokens of the prompt that the worker holds. `lacking_requests`: how many requests it has less than
     `light`. `price`, `delay`: what a millisecond of prefill costs there besides itself. `worker_price`: the price
     by that worker's own backlog.
     """
@@ -107,8 +107,8 @@ def copy_terms(
                 extra += delay * (part.holders + 1) / (part.requests + part.holders + 1)
             fees += ms * extra
         else:
-            if lacking_streams > 0:  # More of it is charged to later requests on a lightly used worker.
-                lack = min(part.requests, lacking_streams)
+            if lacking_requests > 0:  # More of it is charged to later requests on a lightly used worker.
+                lack = min(part.requests, lacking_requests)
                 share = max(share, lack / (lack + part.holders + 1))
             if share:
                 copied += ms

@@ -181,9 +181,7 @@ class SimulatedGateway:
                 query, shared=shared, requests_waiting=self.view.prefixes.requests_waiting - waits
             )
         if self._large is not None and len(up) > RANKED_MAX:
-            up, totals = self._large.shortlist(
-                held, request.prompt_tokens, query.output_tokens, query.requests_waiting, now
-            )
+            up, totals = self._large.shortlist(held, request.prompt_tokens, query.output_tokens, now)
             query = replace(query, fleet=totals)
             places = {self.view.worker_id(worker): worker for worker in up}
         candidates = self.view.candidates(held, request.prompt_tokens, up, now)

@@ -105,6 +105,7 @@ class GatewayView:
                 away_tokens=self._away[worker],
                 tokens_computed=self._computed(worker, now) if queued else 0,
                 streams=self._streams[worker],
+                requests_awaiting=self._awaited.requests.get(worker, 0),
                 kv_tokens=self._kv(worker),
                 kv_tokens_max=self._kv_tokens_max,
                 chunk_tokens=self._chunk_tokens,
@@ -215,7 +216,7 @@ class GatewayView:
 
     def await_worker(self, number: int, worker: int, uncached_tokens: int) -> None:
         """Let a request that waits here wait for this worker; what waits counts once for each gateway."""
-        self._awaited.wait(number, worker, uncached_tokens * self.gateways)
+        self._awaited.wait(number, worker, uncached_tokens, gateways=self.gateways)
         self._changed(worker)
 
     def stop_awaiting(self, number: int) -> None:

@@ -92,7 +92,6 @@ class LargeFleet:
         held: Mapping[int, int],
         prompt_tokens: int,
         output_tokens: int,
-        requests_waiting: int,
         now: float,
     ) -> tuple[list[int], FleetTotals]:
         """Return the places of the workers to rank, and the sums over all workers; `held`: blocks by worker."""
@@ -104,7 +103,7 @@ class LargeFleet:
             streams=ordered.streams,
             tokens_per_ms=ordered.tokens_per_ms,
         )
-        price = compute_price(totals, requests_waiting, WEIGHTS)
+        price = compute_price(totals, WEIGHTS)
         known: list[tuple[float, int, int]] = []
         for at in nlargest(EXAMINED_MAX, held, key=held.__getitem__):
             if at not in self.up:

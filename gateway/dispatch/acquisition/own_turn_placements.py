@@ -241,7 +241,7 @@ class OwnTurnPlacements:
         if own is not None:
             worker = prefill_worker_of(own)
             uncached = tokens_to_compute(pending.prompt.prompt_tokens, own)
-            self._router.awaited.wait(pending.ctx.id, worker, uncached * self._queue.gateways)
+            self._router.awaited.wait(pending.ctx.id, worker, uncached, gateways=self._queue.gateways)
         if ticket.awaits != worker:
             ticket = pending.ticket = replace(ticket, awaits=worker)
         return ticket

@@ -32,6 +32,17 @@ def test_a_prompt_counts_at_the_worker_that_it_waits_for_until_it_leaves():
     assert awaited.tokens == {"b": 50}
 
 
+def test_a_request_that_waits_counts_at_its_worker_once_for_each_gateway():
+    awaited = AwaitedTokens[str, str]()
+    awaited.wait("one", "a", 300, gateways=2)
+    awaited.wait("two", "a", 200, gateways=2)
+    assert (awaited.tokens, awaited.requests) == ({"a": 1000}, {"a": 4})
+    awaited.leave("one")
+    assert (awaited.tokens, awaited.requests) == ({"a": 400}, {"a": 2})
+    awaited.leave("two")
+    assert (awaited.tokens, awaited.requests) == ({}, {})
+
+
 def test_nothing_counts_in_a_ranking_while_requests_wait_for_each_of_its_workers():
     awaited = AwaitedTokens[str, str]()
     awaited.wait("one", "a", 300)

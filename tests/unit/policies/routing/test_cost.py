@@ -163,6 +163,24 @@ def test_a_lightly_used_worker_pays_less_of_the_price_of_compute_the_fewer_strea
     assert prices[3] < prices[4] == pytest.approx(4.5)
 
 
+def prices(workers, **of_query):
+    """Return the price of a millisecond of prefill on each worker."""
+    ranking = policy("cost", ()).rank(replace(query(), **of_query), workers, 0.0)
+    return {route.worker: route.terms.price_ms / route.terms.own_ms for route in ranking}
+
+
+def test_requests_that_wait_in_the_gateway_make_no_worker_lightly_used():
+    busy = [candidate(name, tokens_queued=8000, streams=8) for name in "abcd"]
+    assert prices(busy, requests_waiting=700) == prices(busy)
+
+
+def test_a_worker_that_many_requests_wait_for_is_not_lightly_used():
+    busy = [candidate(name, tokens_queued=8000, streams=2, requests_awaiting=90) for name in "abc"]
+    idle, awaited = (candidate("d", streams=2, requests_awaiting=waiting) for waiting in (0, 90))
+    assert prices([*busy, awaited])["d"] == pytest.approx(4.5)
+    assert prices([*busy, idle])["d"] < 0.5
+
+
 def test_a_worker_that_is_at_home_in_another_cell_is_not_lightly_used():
     busy = [candidate(name, tokens_queued=8000, streams=8) for name in "abc"]
     routes = policy("cost", ()).rank(query(), [*busy, candidate("d", tokens_queued=9, away_tokens=9)], 0.0)
