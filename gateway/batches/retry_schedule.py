@@ -7,7 +7,7 @@ a retry would repeat becomes the row's result.
 from gateway.domain import errors
 
 WAIT_SECONDS = (0.2, 30.0)
-"""The shortest wait after a refusal, and the longest wait before it is checked whether quota is back."""
+"""The shortest and the longest wait before a row is tried again."""
 
 FAILURES_MAX = 4
 """After this many worker failures the last one becomes the row's result."""
@@ -35,7 +35,7 @@ def affects_whole_batch(error: errors.GatewayError) -> bool:
 def wait_seconds(error: errors.GatewayError, failures: int) -> float | None:
     """Return the seconds until the row is tried again; None if the error is its result.
 
-    `failures` counts the errors of this kind that the row has met, this one included.
+    `failures` counts the row's refusals so far, where this is one, and else its failures; this one is included.
     """
     least, most = WAIT_SECONDS
     if isinstance(error, _REFUSED):

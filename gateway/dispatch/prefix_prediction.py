@@ -25,7 +25,8 @@ class PrefixPrediction:
     def predict(self, pending: PendingRequest, attempt: Attempt) -> None:
         """Note what the index has of the worker's cache, and predict the prompt there; once per attempt.
 
-        The worker need not wait for this, but the next request's ranking does: nothing is awaited before it.
+        There is no `await` between the choice of the worker and this call: so a request with the same prefix that
+        is ranked next finds the prediction. The request may already be on its way to the worker.
         """
         if attempt.predicted:
             return

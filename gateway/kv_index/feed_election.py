@@ -4,11 +4,16 @@ For every worker all gateways are ranked by a hash of worker and gateway (rendez
 1998). So writers are spread evenly, all gateways agree without communicating, and a gateway that joins or leaves
 moves only its own leases.
 
-    no writer           a warm second becomes the writer, else the first of the ranking
-    no second           the first of the ranking that is not the writer
-    a better second     replaces the second, and follows until it is warm
-    a better writer     becomes second first, and swaps with the writer once its record is as complete
+A lease names two gateways. The writer follows the worker's events and writes them to the index. The second follows
+them, too, and takes over when the writer dies; it is warm once the replay of earlier events is done.
 
+    no writer                               a warm second becomes the writer; without one, the first of the ranking
+    no second                               the first of the ranking, without the writer, becomes the second
+    the second is not the best-ranked       a better-ranked gateway replaces it
+    the writer is not the best-ranked       the best-ranked gateway becomes the second, and swaps roles with the
+                                            writer once its record is as complete
+
+Each gateway looks at a lease once in a round.
 A gateway of a lower rank waits longer before it takes a free role, because a preferred gateway may not have found
 the worker yet. A gateway that cannot reach the worker's publisher (another zone, a network policy) leaves the roles
 to others, and takes only those that stay free.
@@ -61,6 +66,13 @@ def ranking(worker: WorkerId, gateways: frozenset[bytes]) -> tuple[bytes, ...]:
     return tuple(sorted(gateways, key=lambda gateway: xxh3_64_intdigest(name + gateway), reverse=True))
 
 
+def _rank_max(status: FollowerStatus, rounds: int) -> int:
+    """Return the lowest rank with which the gateway may take a free role after so many rounds."""
+    if status.follows:
+        return PATIENCE_MAX
+    return rounds - UNREACHABLE_PATIENCE if status.unreachable else rounds
+
+
 def claim(
     worker: WorkerId,
     lease: FeedLease,
@@ -80,17 +92,15 @@ def claim(
     if own_id not in gateways or (writer == NO_GATEWAY and second not in (NO_GATEWAY, own_id)):
         return lease  # This gateway's own lease has expired, or the second is about to take over.
     order = ranking(worker, gateways)
-    patience = (
-        PATIENCE_MAX if status.follows else rounds - UNREACHABLE_PATIENCE if status.unreachable else rounds
-    )
+    rank_max = _rank_max(status, rounds)
     if writer == NO_GATEWAY:
-        if second == own_id or order.index(own_id) <= patience:
+        if second == own_id or order.index(own_id) <= rank_max:
             writer, second = own_id, NO_GATEWAY if second == own_id else second
     elif writer != own_id:
         others = [gateway for gateway in order if gateway != writer]
         rank = min(others.index(own_id), PATIENCE_MAX)
         if second == NO_GATEWAY:
-            second = own_id if rank <= patience else second
+            second = own_id if rank <= rank_max else second
         elif second != own_id and rank == 0 and not status.unreachable and rounds >= STABLE_ROUNDS:
             second = own_id
         elif (

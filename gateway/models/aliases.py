@@ -2,6 +2,7 @@
 
 A name is looked up in this order: the tenant's own aliases, the models, the aliases of all tenants. Among aliases
 an exact name comes before patterns, and patterns come in the order of the settings. `find` of catalogue.py does it.
+A name that stands for several versions of a model (a canary) is not an alias: see model_selection.py.
 """
 
 from collections.abc import Iterable, Mapping
