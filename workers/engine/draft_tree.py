@@ -36,7 +36,7 @@ class DraftTree:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The number of drafts in no level, in the first one, in the first two, and so on."""
+        """The number of drafts in the first n levels, for n = 0, 1, 2 and so on."""
         levels = max(self.depths, default=-1) + 1
         return tuple(accumulate((self.depths.count(level) for level in range(levels)), initial=0))
 
@@ -58,7 +58,7 @@ class DraftTree:
         return self if count == len(self.parents) else DraftTree(self.parents[:count])
 
     def attended_rows(self) -> list[list[bool]]:
-        """Return for each row, the one of the last token first, which of the rows it attends to."""
+        """Return which rows each row attends to, [rows][rows]; row 0 is the last token, row n + 1 is draft n."""
         rows = range(len(self.parents) + 1)
         seen = [{0}, *({0, *(number + 1 for number in path)} for path in self.paths)]
         return [[row in visible for row in rows] for visible in seen]

@@ -91,7 +91,7 @@ class EngineParts:
     drafter: Drafter | None = None
     """The drafter of speculative decoding; None without speculation."""
     embedder: Embedder | None = None
-    """None with a runner without a model."""
+    """Computes embeddings; None with a runner without a model."""
     loras: Mapping[str, LoraAdapter] = field(default_factory=dict)
     """The LoRA adapters by name."""
 
@@ -101,7 +101,7 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
 
     Args:
         config: the settings.
-        watcher: a drafter to use in place of the one of the settings, to observe what is computed.
+        watcher: a drafter to use instead of the one in the settings; it observes the hidden states of each step.
 
     Raises:
         CheckpointInvalid: the checkpoint is missing, damaged or not supported.

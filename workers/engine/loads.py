@@ -36,7 +36,7 @@ class EngineLoads:
 
 
 class LoadMeter:
-    """Counts the tokens of each step, and reads them together with the state of the queues."""
+    """Measures the load of an engine: counts the tokens of each step, and reads the queues and the KV pool."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -89,7 +89,7 @@ class GoodputObjectives:
 
 @dataclass(slots=True)
 class WorkCounts:
-    """The number of token positions computed, and of those that were wasted; see the module."""
+    """The number of token positions computed, and of those that were wasted, by the reasons named in the module."""
 
     computed: int = 0
     """All token positions, the wasted ones included."""
@@ -116,8 +116,11 @@ class RequestCounts:
         self.prompt_tokens = 0
         self.generated_tokens = 0
         self.ttft = Histogram(TTFT_BOUNDS)
+        """Seconds from the arrival to the first token."""
         self.tpot = Histogram(ITL_BOUNDS)
+        """Seconds for each output token after the first one, one observation for each request."""
         self.e2e = Histogram(LATENCY_BOUNDS)
+        """Seconds from the arrival to the end of the request."""
 
 
 class EngineMetrics:
@@ -129,15 +132,25 @@ class EngineMetrics:
         self.speculation = speculation or SpecCounters()
         self.objectives = objectives or GoodputObjectives()
         self.by_streaming = {True: RequestCounts(), False: RequestCounts()}
+        """The counts of streamed requests (True) and of the others (False)."""
         self.itl = Histogram(ITL_BOUNDS)
+        """Seconds between two steps that each gave a request tokens."""
         self.queue = Histogram(LATENCY_BOUNDS)
+        """Seconds from the arrival to the first step that computed part of the request."""
         self.prefill = Histogram(LATENCY_BOUNDS)
+        """Seconds from the beginning of that step to the first token."""
         self.decode = Histogram(LATENCY_BOUNDS)
+        """Seconds from the first token to the last."""
         self.inference = Histogram(LATENCY_BOUNDS)
+        """Seconds of prefill and decode together."""
         self.step_tokens = Histogram(STEP_TOKENS_BOUNDS)
+        """Token positions computed in a step, drafts and padding included."""
         self.prompt_lengths = Histogram(TOKENS_BOUNDS)
+        """Prompt tokens of a request that has ended."""
         self.output_lengths = Histogram(TOKENS_BOUNDS)
+        """Generated tokens of a request that has ended."""
         self.preemptions_each = Histogram(PREEMPTIONS_BOUNDS)
+        """Preemptions of a request that has ended."""
         self.finished: Counter[FinishReason] = Counter()
         self.work = WorkCounts()
         self.steps = 0
@@ -145,13 +158,19 @@ class EngineMetrics:
         self.step_seconds = 0.0
         self.preemptions = 0
         self.queried_tokens = 0
+        """Prompt tokens that were looked up in the prefix cache."""
         self.hit_tokens = 0
+        """Prompt tokens that were found there."""
         self.prefill_tokens = 0
+        """Token positions computed in prefills."""
         self.decode_tokens = 0
+        """Token positions computed in decodes, drafts included."""
         self.good_requests = 0
+        """Requests that met all objectives."""
         self.good_tokens = 0
+        """Tokens of these requests: generated ones, and prompt tokens that were not cached."""
         self.seconds_per_token = 0.0
-        """The time of a prefill token at present."""
+        """The moving average of the seconds that one token takes in a step with prefills."""
 
     def record_step(
         self, plan: StepPlan, sampled: Iterable[SampledTokens], began: float, ended: float

@@ -2,6 +2,9 @@
 
 runner:   step = backend.begin(spans)              once per step: indices and masks are made here
 decoder:  step.attend(layer, query, key, value)    once per layer: stores the new keys and values, then attends
+
+A token has a place and a position, which differ only for drafts in a tree. Its place is its number among the KV
+slots of its sequence; its position in the text gives its rotation and the keys inside its window.
 """
 
 from collections.abc import Sequence

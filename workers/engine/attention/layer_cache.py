@@ -1,4 +1,4 @@
-"""The stored keys and values of one layer as a kernel gets them: pointers, and constants it is compiled for."""
+"""The stored keys and values of one layer as arguments of a kernel: tensors, and constants to compile it for."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ _CODECS: dict[type, int] = {PlainCodec: 0, Int8Codec: 1, Int4Codec: 2}
 _COLUMNS_MIN = 16
 """Numbers of a head that tensor cores multiply at least."""
 _KEY_BYTES = 16 << 10
-"""Bytes of the keys of one turn of a kernel's loop. The next turn's keys and values are read meanwhile."""
+"""Bytes of the keys of one pass of a kernel's loop, while the keys and values of the next pass are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

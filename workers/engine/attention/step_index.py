@@ -32,7 +32,7 @@ class TileGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepIndex:
-    """What the kernels read of one step, besides queries, keys and values; all int64 on the device."""
+    """The index tensors of one step, read by the kernels besides queries, keys and values; int64, on the device."""
 
     slots: Tensor
     """[tokens]: where each token's key and value are stored."""
@@ -45,7 +45,7 @@ class StepIndex:
     long: TileGroup | None
     """Prompt chunks."""
     tree_bits: Mapping[Window, Tensor] = field(default_factory=dict)
-    """[tokens] for each window: the rows of its span that a draft sees, as bits; empty where there is no tree."""
+    """[tokens] for each window: the rows of its span that a draft attends to, as bits; empty without a tree."""
 
 
 def step_index(
@@ -130,7 +130,7 @@ def span_positions(span: AttentionSpan) -> Sequence[int]:
 
 
 def tree_bits(span: AttentionSpan, window: Window) -> Sequence[int]:
-    """Return for each token of a span the rows of the span that it sees, as bits; 0 where the span has no tree."""
+    """Return the rows of the span that each of its tokens attends to, as bits; 0 where the span has no tree."""
     if span.tree is None:
         return [0] * span.count
     positions = span_positions(span)

@@ -34,14 +34,14 @@ class Tile:
     start: int
     """The place of the span's first token."""
     end: int
-    """One more than the place of the last key that any of the tokens sees."""
+    """One more than the place of the last key that any of the tokens attends to."""
 
 
 def cut_tiles(span: AttentionSpan, row: int, tokens: int) -> Iterator[Tile]:
     """Yield the tiles of a span, of up to `tokens` tokens each; `row` is the row of the span's first token."""
     for offset in range(0, span.count, tokens):
         count = min(tokens, span.count - offset)
-        # No token sees a later one of its span, in a tree of drafts neither.
+        # No token attends to a later one of its span, also in a tree of drafts.
         yield Tile(row=row + offset, count=count, start=span.start, end=span.start + offset + count)
 
 

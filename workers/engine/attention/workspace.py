@@ -1,4 +1,4 @@
-"""The workspace of the decode kernel: what the splits of a context leave for the merge."""
+"""The workspace of the decode kernel: the results of each split of a context, which `merge_kernel` joins."""
 
 import torch
 from torch import Tensor
@@ -11,14 +11,14 @@ _FLOAT32 = 4
 
 
 class Workspace:
-    """Float32 tensors that every step of a backend uses again, large enough for any step."""
+    """Float32 tensors that all steps of a backend reuse, large enough for any step."""
 
     def __init__(self, spec: ModelSpec, device: torch.device) -> None:
         rows, columns = _shape(spec)
         self.partial: Tensor = torch.empty(rows * columns, dtype=torch.float32, device=device)
-        """For each program and row: the values that its split has mixed."""
+        """[programs * rows * columns]: the weighted mean of the values of the program's split, for each row."""
         self.logs: Tensor = torch.empty(rows, dtype=torch.float32, device=device)
-        """For each program and row: log2 of the sum of its weights."""
+        """[programs * rows]: log2 of the sum of the weights of the program's split, for each row."""
 
 
 def workspace_bytes(spec: ModelSpec) -> int:

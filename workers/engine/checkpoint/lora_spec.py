@@ -36,10 +36,10 @@ _HARMLESS: Mapping[str, tuple[object, ...]] = {
     "monteclora_config": ({},),
     "fan_in_fan_out": (False,),
 }
-"""For each key the values that change nothing; null changes nothing in any of them."""
+"""The values of each key with which the engine computes the adapter as PEFT does; so does null, for every key."""
 
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Initialisations that change the weights of the model itself, which an engine does not have then."""
+"""Prefixes of `init_lora_weights` for adapters to changed weights of the model, which its checkpoint lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

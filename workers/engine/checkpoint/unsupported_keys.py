@@ -53,7 +53,7 @@ _HARMLESS: Mapping[str, tuple[object, ...]] = {
     "mamba_d_state": (),
     "linear_num_value_heads": (0,),
 }
-"""For each key the values that change nothing; null changes nothing in any of them."""
+"""The values of each key that leave the model as this engine computes it; so does null, for every key."""
 
 
 def refuse_unsupported_keys(config: Mapping[str, Any]) -> None:

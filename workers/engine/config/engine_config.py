@@ -54,7 +54,7 @@ class EngineConfig:
     kv_dtype: KvDtype = "auto"
     """The type that keys and values are stored in: `dtype`, or quantised. `k8v4`: keys in 8 bits, values in 4."""
     kv_layout: KvLayout = "paged"
-    """`contiguous` reserves prompt and max_tokens in one run; `none` stores nothing and computes all again."""
+    """`contiguous` reserves prompt and max_tokens in one run; `none` stores nothing, so each step computes all."""
     device: Device = "auto"
     """"auto": CUDA where there is a device, else the CPU."""
     attention_backend: AttentionName = "auto"

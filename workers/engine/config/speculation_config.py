@@ -23,9 +23,9 @@ class SpecConfig:
     model: Path | None = None
     """draft_model: the checkpoint of the smaller model. medusa: the directory of the heads."""
     prompt_lookup_max: int = 4
-    """ngram: tokens of the longest end of the text that is looked up."""
+    """ngram: the longest suffix of the text, in tokens, that is looked up in the text before it."""
     prompt_lookup_min: int = 2
-    """ngram: tokens of the shortest end of the text that is looked up."""
+    """ngram: the shortest suffix of the text, in tokens, that is looked up in the text before it."""
     exit_layer: int | None = None
     """early_exit: how many of the first layers make the drafts."""
     draft_sample_method: DraftSampleMethod = "probabilistic"

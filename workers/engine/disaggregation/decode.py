@@ -44,7 +44,7 @@ PULLS_MAX = 8
 CONNECT_SECONDS = 5.0
 
 EngineCall = Callable[[Callable[[], list[Output]]], Future[None]]
-"""Has the engine's thread run a function."""
+"""Runs a function in the engine's thread, and returns the future of its end."""
 ConnectFunction = Callable[[str, int], socket.socket]
 """Connects to a prefill engine at a host and port."""
 
@@ -102,10 +102,10 @@ class DecodeSide:
 
         Args:
             engine: The decode engine.
-            call_engine: Has the engine's thread run a function.
+            call_engine: Runs a function in the engine's thread.
             fingerprint: Names the model; the peer must have the same.
             backend: How blocks travel.
-            wait_seconds: The longest silence of a peer.
+            wait_seconds: The longest time between two messages of a peer.
             connect: Connects to a prefill engine.
         """
         if engine.store is None:

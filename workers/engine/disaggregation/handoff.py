@@ -1,6 +1,6 @@
 """The states of a handoff on both sides, and the leases of the prefill side.
 
-A room is the number that pairs the requests to the two engines.
+A room is the number that pairs the requests to the two engines (SGLang's `bootstrap_room`).
 
     prefill   QUEUED -----> READY -----> SENDING -----> RELEASED        every arrow but the first frees the blocks
               waits or      blocks are      |
@@ -99,7 +99,7 @@ class HandoffLeases:
         """Start without rooms.
 
         Args:
-            release: Has the engine free the blocks of a request id, without waiting for it.
+            release: Makes the engine free the blocks of a request id; returns before they are free.
             seconds: How long a lease lasts.
             clock: Returns the time in seconds.
         """

@@ -1,4 +1,4 @@
-"""The prefill side of a handoff: a thread listens, and one thread for each peer sends the blocks that it requests.
+"""The prefill side of a handoff: a thread accepts peers, and a thread for each peer sends the requested blocks.
 
 The engine's thread only marks prompts as ready and frees blocks; it never waits for a peer. Blocks on lease are not
 written, so a sender reads them while the engine computes further steps.
@@ -78,7 +78,7 @@ class PrefillServer:
             store: The KV store to read blocks from.
             leases: The rooms of the engine.
             fingerprint: Names the model; a peer must send the same.
-            peer_seconds: How long a peer may wait for its room, and how long it may be silent.
+            peer_seconds: The longest wait of a peer for its room, and the longest time between two of its messages.
             fault: A hook for tests.
         """
         self.counters = SendCounters()

@@ -28,12 +28,12 @@ STEP = 8
 Compute = Callable[[], Tensor]
 """A computation on tensors at fixed places, which returns a tensor."""
 Capture = Callable[[Compute], Compute]
-"""Turns a computation into one that does the same again, with what the tensors contain then."""
+"""Turns a computation into one that repeats it on the contents that its tensors have at the time of the call."""
 
 
 @runtime_checkable
 class IndexedAttention(Protocol):
-    """The interface of a backend with steps over an index, the tensors of which are filled later."""
+    """The interface of an attention backend that makes a step from index tensors before they are filled."""
 
     def step_of(self, index: StepIndex) -> AttentionStep:
         """Return a step over an index."""

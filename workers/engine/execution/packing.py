@@ -26,7 +26,7 @@ class PackedStep:
     positions: Tensor
     """[tokens]: the position of each token in its sequence."""
     sampled: Tensor
-    """The rows to be sampled, 1 + drafts of each item that samples."""
+    """[sampled]: the rows of `tokens` to sample after, 1 + drafts of each item that samples, in plan order."""
     spans: tuple[AttentionSpan, ...]
     lora_rows: tuple[tuple[str, Tensor | None], ...]
     """The rows of each LoRA adapter in the step; None: all rows."""

@@ -14,7 +14,7 @@ _PROGRAM = Path(__file__).with_name("grammar_check.py")
 
 
 class GrammarCheckProcess:
-    """The check process: it starts when it is needed, and again after it was killed."""
+    """The process that checks grammars; it is started at the first check, and again after it was killed."""
 
     def __init__(self, seconds_max: float) -> None:
         self._seconds_max = seconds_max

@@ -9,7 +9,7 @@ GRAMMAR_CHARS_MAX = 128 * 1024
 """A longer text is refused before it is parsed."""
 
 JSON_WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
-"""Whitespace between the parts of JSON. It is bounded because a confused model may write line breaks for ever."""
+"""Whitespace between the parts of JSON. It is bounded because a model may repeat line breaks without end."""
 
 
 class GrammarKind(StrEnum):

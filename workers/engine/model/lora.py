@@ -22,16 +22,16 @@ class LoraPart:
     """The update of one matrix of a joined layer."""
 
     ranks: slice
-    """The numbers of the reduced rows that belong to it."""
+    """The columns of the reduced inputs x A^T that belong to this matrix."""
     columns: slice
-    """The outputs of the joined layer that it changes."""
+    """The outputs of the joined layer that this matrix computes."""
     up: Tensor
     """[outputs, rank]: B, multiplied by the adapter's scale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraUpdate:
-    """The update of one layer that may join several matrices; without parts it changes nothing."""
+    """The update of one linear layer, which may join several matrices; without parts it changes nothing."""
 
     down: Tensor | None = None
     """[rank of all parts, in]: the A of each part, one below the other; None without parts."""

@@ -131,7 +131,7 @@ class GroupedLinear:
     scale_and_middle: Tensor
     """[in / group, out, 2]."""
     order: Tensor | None
-    """See GroupedWeight."""
+    """[in]: the input that each column of `steps` belongs to, as in GroupedWeight; None: in order."""
     bias: Tensor | None = None
 
     @classmethod

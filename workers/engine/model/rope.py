@@ -1,4 +1,4 @@
-"""Rotary position embedding: a pair of coordinates is rotated by position x frequency.
+"""Rotary position embedding (Su et al. 2021, arXiv 2104.09864): a pair of coordinates rotated by an angle.
 
     x = [ a | b ]   two halves of one head          a' = a cos - b sin
     angle[p, i] = p * frequency[i],  i < head_dim/2  b' = b cos + a sin
@@ -35,10 +35,10 @@ def frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 def _yarn_keep(rope: RopeSpec, head_dim: int) -> Tensor:
-    """Return the share of its own frequency that each pair keeps, [head_dim / 2]: from fast pairs to slow."""
+    """Return the share of its own frequency that each pair keeps, [head_dim / 2]: 1 for fast pairs, 0 for slow."""
 
     def pair(turns: float) -> float:
-        """Return the pair that rotates so often within the original context (a fraction; eq. 17 of the paper)."""
+        """Return the pair, as a fraction, that rotates `turns` times in the original context (eq. 17)."""
         return head_dim * math.log(rope.original_context / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     first, last = pair(rope.beta_fast), pair(rope.beta_slow)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 STEPS = 8
-"""Row counts between one power of two and the next."""
+"""Row counts from one power of two to the next, for which products are computed."""
 
 
 def padded_row_count(rows: int) -> int:

@@ -1,9 +1,9 @@
 """One row of a sampling batch: the parameters that, with the logits, decide which token is sampled.
 
-    tokens   [ prompt ........ | output .... ]      num_prompt says where the output begins
+    tokens   [ prompt ........ | output .... ]      num_prompt: where the output begins
     drafts                                   [ d0 d1 ]
 
-The row gives the token that comes after tokens and drafts. A sequence that speculates has one row for each draft
+The token sampled for a row comes after its tokens and drafts. A sequence with drafts has one row for each draft
 and one more, each with the drafts before it: so every processor gets the history of plain decoding.
 """
 

@@ -1,15 +1,15 @@
 """The draft length: how many draft tokens to verify in a step, learnt from how many were accepted.
 
-With a probability `a` that a draft is accepted given that the one before was, a step that verifies k drafts yields
+With a probability `p` that a draft is accepted given that the one before was, a step that verifies k drafts yields
 
-    E(k) = 1 + a + a^2 + ... + a^k = (1 - a^(k+1)) / (1 - a)      tokens on average   (Leviathan et al. 2023, eq. 1)
+    E(k) = 1 + p + p^2 + ... + p^k = (1 - p^(k+1)) / (1 - p)      tokens on average   (Leviathan et al. 2023, eq. 1)
 
 and takes 1 + k * c of the time of a plain step, where c is the cost of a draft: to make it, and one more row to
 verify (ibid., theorem 3.8). A step of B rows takes time a + b * B, to read the weights and to compute; so one more
 draft for each of B sequences adds b * B / (a + b * B), and a draft that is worth its time for one sequence alone
 may not be so for many. The chosen length is the k with the most tokens per time. Where even the first draft is not
 worth its time the length is 0, and a step now and then probes whether that is still so. Where the drafts form a
-tree, k is the number of its levels, `a` the probability that a draft of the next level is accepted, and a level
+tree, k is the number of its levels, `p` the probability that a draft of the next level is accepted, and a level
 costs all of its drafts.
 
     acceptance   .8  .8  .1  .1 ............................ .1 | .9

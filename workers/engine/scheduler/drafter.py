@@ -1,9 +1,9 @@
-"""The interface of drafters, which guess the next tokens for speculative decoding.
+"""The interface of drafters, which propose the next tokens for speculative decoding.
 
     plan    scheduler:  count = drafter.draft_count(sequence, limit)   blocks for the drafts are allocated
     run     runner:     drafter.propose(items)                         drafts are put into sequence.drafts
                         the model computes tokens and drafts           `rejection_sampling` verifies the drafts
-                        drafter.after_step(step)                       so that it has what the model computed
+                        drafter.after_step(step)                       hidden states and tokens go to the drafter
     commit  scheduler:  accepted drafts become tokens, the others are dropped
 
 A drafter may propose anything: a bad draft costs time and never changes an answer.
@@ -60,5 +60,5 @@ class Drafter(Protocol):
         ...
 
     def after_step(self, step: ComputedStep) -> None:
-        """Take note of a step that the model has computed."""
+        """Record a computed step: what later drafts depend on, such as its hidden states or accepted drafts."""
         ...

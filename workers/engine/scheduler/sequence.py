@@ -21,7 +21,7 @@ from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.draft_length import AdaptiveDraftLength
 
 HandoffRole = Literal["prefill", "decode"]
-"""The part that this engine has in a handoff: it computes the prompt for another engine, or the answer."""
+"""The role of this engine in a handoff: "prefill" computes the prompt for another engine, "decode" the answer."""
 
 
 class FinishReason(StrEnum):
@@ -68,7 +68,7 @@ class Sequence:
     """When the request arrived, in seconds of the engine's clock."""
     priority: int = 0
     deadline: float | None = None
-    """The moment by which the first token is wanted, on the same clock."""
+    """The moment by which the first token is due, in seconds of the engine's clock; None: no deadline."""
     rank: tuple[int, float, int] = (0, 0.0, 0)
     """The place among all sequences, smallest first; set when the sequence is submitted (see `policy`)."""
     tokens: list[int]

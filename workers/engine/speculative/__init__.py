@@ -1,4 +1,4 @@
-"""Speculative decoding: a cheap drafter guesses the next tokens, and the model verifies all of them in one step.
+"""Speculative decoding: a cheap drafter proposes the next tokens, and the model verifies all of them in one step.
 
     plain        x -> y -> z -> ...            one step of the model for each token
     speculative  x -> drafts y' z' w'          one step computes what follows x, y', z' and w':
@@ -17,5 +17,5 @@ enumeration.
     loading        from the settings to a drafter
 
 The interface of drafters is `scheduler.drafter`. In each step `scheduler.speculation` decides how many drafts each
-sequence gets, and `execution.model_runner` has them made and verified. `fit_medusa` makes heads for a model.
+sequence gets, and `execution.model_runner` calls the drafter and verifies its drafts. `fit_medusa` makes heads.
 """

@@ -8,7 +8,7 @@ blocks that another engine sent.
     model      [ x x x x ]    [ x x x x ]    [ x x . . ]
     draft      [ x x x x ]    [ x x . . ]    [ . . . . ]        6 positions are computed; the rest is its lag
 
-A record about a block is valid only until the block is allocated again: so it names the allocation.
+A record about a block is valid only until the block is allocated again, so it has the allocation's number.
 """
 
 from workers.engine.kv.block_table import KVTable

@@ -4,7 +4,7 @@
                                        +-- head 0 --------> t+2        head i:  x + SiLU(W x + b), once or several
                                        +-- head 1 --------> t+3                 times, then to the vocabulary
 
-A head does not see the other heads' drafts, so each of its candidates may follow each candidate of the head before:
+A head does not depend on the drafts of other heads, so each of its candidates may follow each of the head before:
 the drafts form a tree, and `medusa_tree` chooses its shape. The files are those of the paper's authors:
 `medusa_lm_head.safetensors` with, for head h and its blocks 0 to n - 1,
 

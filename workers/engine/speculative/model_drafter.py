@@ -48,7 +48,7 @@ def early_exit(decoder: Decoder, layers: int) -> Decoder:
 
 
 class ModelDrafter:
-    """A drafter that runs a decoder."""
+    """A drafter that runs a decoder: a smaller draft model, or the first layers of the model itself."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Drafts by prompt lookup: the text continues as it did before (Saxena 2023; "ngram" in vLLM).
+"""Drafts by prompt lookup: the tokens that followed the end of the text before (Saxena 2023; "ngram" in vLLM).
 
     ... the cat sat on the mat . and then the cat sat on
-        ------- earliest match -------    ^^^^^^^^^^^^^^ the longest end of the text that occurred before
+        ------- earliest match -------    ^^^^^^^^^^^^^^ the longest suffix of the text that occurred before
                            the mat . and   <- the drafts
 
 This works well for answers that repeat their prompt: code, summaries, retrieval. It costs one search of the text
@@ -22,9 +22,9 @@ from workers.engine.scheduler.sequence import Sequence
 
 
 def continuation(tokens: NDArray[np.int32], *, shortest: int, longest: int) -> int | None:
-    """Return the position behind the earliest earlier occurrence of the longest possible end of `tokens`.
+    """Return the position after the first occurrence of the longest suffix of `tokens` that occurred before.
 
-    Ends of `shortest` to `longest` tokens are tried. The result is None when none of them occurred before.
+    Suffixes of `shortest` to `longest` tokens are tried. The result is None when none of them occurred before.
     """
     if len(tokens) <= shortest:
         return None
@@ -40,7 +40,7 @@ def continuation(tokens: NDArray[np.int32], *, shortest: int, longest: int) -> i
 
 
 class NgramDrafter:
-    """A drafter that searches the sequence's own tokens."""
+    """A drafter that looks up the last tokens of a sequence in its earlier ones."""
 
     cost = 0.0
     tree = None

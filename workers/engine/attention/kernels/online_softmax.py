@@ -55,8 +55,8 @@ def attend_keys(
         total: [rows], the sum of the weights so far, relative to the peak.
         mixed: [rows, COLUMNS], the sum of the weighted values so far.
         query: [rows, COLUMNS].
-        positions: [rows], the position of each row's token; -1 for a row without a token, which sees nothing.
-        bits: [rows], for a draft in a tree the rows of its span that it sees, as bits; 0 for all other tokens.
+        positions: [rows], the position of each row's token; -1 for a row without a token, which attends to no key.
+        bits: [rows], for a draft in a tree the rows of its span that it attends to, as bits; 0 for other tokens.
         start: the place of the span's first token.
         begin: the place of the first key.
         end: one more than the place of the last key.
@@ -76,10 +76,10 @@ def attend_keys(
         HEAD_DIM: numbers of a head.
         SCALE_GROUP: numbers that share an INT4 scale.
         COLUMNS: HEAD_DIM, rounded up to a power of two.
-        KEYS: keys of one turn of the loop.
+        KEYS: keys of one pass of the loop.
         WINDOW: the positions that a token attends to; 0: all.
         TREE: whether any row has bits.
-        MASKED: False where each row sees all of these keys, and their number is a multiple of KEYS.
+        MASKED: False where each row attends to all of these keys, and their number is a multiple of KEYS.
     """
     for first in range(begin, end, KEYS):
         places = first + tl.arange(0, KEYS)
@@ -94,7 +94,7 @@ def attend_keys(
             seen = _seen(places, known, positions, bits, start, WINDOW, TREE)
             scores = tl.where(seen, scores, float("-inf"))
         higher = tl.maximum(peak, tl.max(scores, 1))
-        # A row that has seen no key yet has a peak of -inf, and -inf - -inf is not a number.
+        # A row without a key so far has a peak of -inf, and -inf - -inf is not a number.
         base = tl.where(higher == float("-inf"), 0.0, higher)
         shrink = tl.exp2(peak - base)
         weights = tl.exp2(scores - base[:, None])
@@ -118,7 +118,7 @@ def attend_keys(
 
 @triton.jit
 def _seen(places, known, positions, bits, start, WINDOW: tl.constexpr, TREE: tl.constexpr):
-    """Return which of the keys at `places` each row sees, [rows, keys]."""
+    """Return which of the keys at `places` each row attends to, [rows, keys]."""
     seen = places[None, :] <= positions[:, None]
     if TREE:
         ahead = (places - start)[None, :]

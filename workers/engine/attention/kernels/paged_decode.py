@@ -95,7 +95,7 @@ def decode_kernel(
         TREE,
         True,
     )
-    # A row that saw no key in this split has a total of 0 and a peak of -inf: it weighs nothing in the merge.
+    # A row without a key in this split has a total of 0 and a peak of -inf: it weighs nothing in the merge.
     total = tl.where(total == 0.0, 1.0, total)
     mixed = mixed / total[:, None]
     if SPLIT:

@@ -1,7 +1,7 @@
 """Attention of prompt chunks of any lengths, each over its own cached blocks and over itself.
 
     program (tile, key head)             keys   0 . . . . . . . . start . . . . end
-                                                |- all rows see all -|-- masked --|
+                                                |---- no mask -----|--- masked ---|
 
 The tiles of all chunks are listed one after the other, so no chunk is padded to the longest. Keys before the tile
 need no mask where the layer has no window.
