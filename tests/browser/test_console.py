@@ -246,7 +246,7 @@ async def test_every_page_opens_for_every_role(gateway, tmp_path, role):
             await visit.check()
 
 
-async def test_a_viewer_sees_everything_and_changes_nothing(gateway, tmp_path):
+async def test_a_viewer_may_read_everything_and_change_nothing(gateway, tmp_path):
     async with console(gateway, tmp_path) as (running, enter):
         visit = await enter(await operator_token(running, "viewer"))
         page = visit.page
@@ -335,7 +335,7 @@ async def test_savings_by_the_cache_are_shown_in_money(gateway, tmp_path):
         assert await saved.inner_text() == "2.40"
 
 
-async def test_without_a_database_the_pages_that_need_one_say_so(gateway):
+async def test_without_a_database_the_pages_that_need_one_show_that_it_is_missing(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         async with playwright_api.async_playwright() as driver:
             browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
@@ -393,7 +393,7 @@ async def test_a_tenant_sees_its_usage_limits_and_requests_and_tries_a_model(gat
         await visit.picture(f"tenant{'-phone' if viewport is PHONE else ''}")
 
 
-async def test_a_wrong_token_leads_to_the_form_that_asks_for_it(gateway, tmp_path):
+async def test_a_wrong_token_leads_back_to_the_form_for_the_token(gateway, tmp_path):
     async with console(gateway, tmp_path) as (_, enter):
         visit = await enter("wrong")
         await visit.page.get_by_label("Token of an operator").fill(OWNER)

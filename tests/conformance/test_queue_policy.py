@@ -50,7 +50,7 @@ def test_a_request_has_its_turn_whenever_requests_wait(policy, waiting):
 
 @few
 @given(waiting=tickets)
-def test_everybody_goes_in_the_end(policy, waiting):
+def test_every_ticket_gets_a_turn_in_the_end(policy, waiting):
     counters, left, gone = QueueCounters(), [], []
     for ticket in waiting:
         counters = policy.arrive(counters, ticket, left)

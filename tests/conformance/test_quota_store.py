@@ -81,7 +81,7 @@ async def left(store, ask, *scopes):
     return [s.remaining for s in lease.limit_statuses if s.unit != "concurrency"]
 
 
-async def test_a_limit_lets_through_exactly_what_it_says(store, ask):
+async def test_a_limit_lets_exactly_its_number_of_requests_through(store, ask):
     scope = Scope(name="t", limits=(REQUESTS,))
     outcomes = [type(await store.reserve(ask(scope))) for _ in range(7)]
     assert outcomes == [Lease] * 5 + [Refusal] * 2
@@ -180,14 +180,14 @@ async def test_concurrency_is_taken_by_a_lease_and_freed_by_its_end(store, ask):
     assert isinstance(await store.reserve(ask(scope)), Lease)
 
 
-async def test_a_cost_above_the_limit_is_told_that_waiting_does_not_help(store, ask):
+async def test_a_cost_above_the_limit_is_refused_as_one_that_never_fits(store, ask):
     scope = Scope(name="t", limits=(TOKENS,))
     refusal = await store.reserve(ask(scope, prompt=1001))
     assert refusal.retry_after_seconds is None
     assert isinstance(await store.reserve(ask(scope, prompt=1000)), Lease)
 
 
-async def test_the_longest_wait_of_several_limits_is_told(store, ask):
+async def test_a_refusal_has_the_longest_wait_of_several_limits(store, ask):
     fast = Limit(unit="requests", amount=1, window=Window(seconds=10))
     scope = Scope(name="t", limits=(fast, replace(REQUESTS, amount=1, window=Window(seconds=1000))))
     await store.reserve(ask(scope))
@@ -201,7 +201,7 @@ async def test_limits_of_the_same_kind_hold_at_once_and_each_is_shown(store, ask
     assert [status.remaining for status in lease.limit_statuses] == [99, 4]
 
 
-async def test_scopes_of_two_organisations_know_nothing_of_each_other(store, ask):
+async def test_scopes_of_the_same_name_in_two_organisations_are_apart(store, ask):
     scope = Scope(name="t", limits=(REQUESTS,))
     for _ in range(5):
         await store.reserve(ask(scope))
@@ -235,7 +235,7 @@ async def test_a_wide_account_is_as_exact_as_a_narrow_one(store, ask):
     assert await left(store, ask, WIDE) == [9_900, 1_000_000 - 110 * 100]
 
 
-async def test_a_wide_account_has_no_more_places_than_it_says(store, ask):
+async def test_a_wide_account_has_no_more_places_than_its_limit(store, ask):
     outcomes = [await store.reserve(ask(WIDE)) for _ in range(230)]
     assert [type(outcome) for outcome in outcomes] == [Lease] * 200 + [Refusal] * 30
     await store.release(outcomes[0])
@@ -313,7 +313,7 @@ async def test_limits_of_models_are_accounts_of_their_own(store, ask):
     assert await left(store, ask, llama) == [890, 10]
 
 
-async def test_a_limit_in_shadow_refuses_nobody_and_counts_what_it_would_have_let_through(store, ask):
+async def test_a_limit_in_shadow_refuses_no_request_and_counts_what_it_would_have_let_through(store, ask):
     shadow = replace(TOKENS, amount=100, mode="shadow")
     scope = Scope(name="t", limits=(TOKENS, shadow))
     first, second, third = [await store.reserve(ask(scope, prompt=tokens)) for tokens in (60, 60, 40)]
@@ -327,7 +327,7 @@ async def test_a_limit_in_shadow_refuses_nobody_and_counts_what_it_would_have_le
     assert await left(store, ask, scope) == [910, 40]
 
 
-async def test_a_soft_limit_refuses_nobody_and_counts_everything(store, ask):
+async def test_a_soft_limit_refuses_no_request_and_counts_all(store, ask):
     scope = Scope(name="t", limits=(replace(TOKENS, amount=100, mode="soft"), TOKENS))
     for _ in range(3):
         assert isinstance(await store.reserve(ask(scope, prompt=60)), Lease)

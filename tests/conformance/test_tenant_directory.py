@@ -156,13 +156,13 @@ async def test_the_same_key_gives_the_same_tenant(directory):
     assert directory.by_key(KEYS["acme"].text) == directory.by_key(KEYS["acme"].text)
 
 
-async def test_a_tenant_is_all_that_was_said_of_it(directory):
+async def test_a_tenant_has_all_of_its_stored_fields(directory):
     assert directory.by_key(KEYS["acme"].text) == register_from_settings(
         SETTINGS, PEPPER, lambda: NOW
     ).by_key(KEYS["acme"].text)
 
 
-async def test_tenants_are_apart_unless_they_say_otherwise(directory):
+async def test_tenants_share_no_cache_unless_their_settings_allow_it(directory):
     assert directory.by_key(KEYS["acme"].text).group != directory.by_key(KEYS["globex"].text).group
 
 
@@ -172,11 +172,11 @@ async def test_every_tenants_group_is_listed(directory):
     assert list(directory.groups()) == before
 
 
-async def test_keys_are_asked_for_where_there_are_tenants(directory):
+async def test_keys_are_required_where_there_are_tenants(directory):
     assert directory.requires_keys
 
 
-async def test_who_has_shown_who_he_is_without_a_key_gets_the_tenant_under_his_own_rules(directory):
+async def test_a_client_with_a_token_in_place_of_a_key_gets_its_tenant_under_the_tokens_rules(directory):
     rules = ApiKeySettings(id="token-x", hash="", scopes=("inference",))
     found, by_key = directory.by_id("acme", rules), directory.by_key(KEYS["acme"].text)
     assert (found.id, found.organisation, found.plan, found.group) == (

@@ -164,7 +164,7 @@ async def test_an_engine_that_gives_no_tokens_is_no_source_of_them(tokenizing, w
         await tokenizing.tokenize(FIELDS, 5.0)
 
 
-async def test_a_kind_that_is_not_known_to_tokenise_is_not_asked(worker):
+async def test_a_kind_without_a_tokenize_endpoint_gets_no_such_call(worker):
     made = BUILT_IN["openai"](WorkerTarget(id=WorkerId("w"), url=worker.url))
     assert not isinstance(made, SupportsTokenize)
     made.close()

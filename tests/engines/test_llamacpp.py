@@ -57,7 +57,9 @@ SHARED = {"acme": {"isolation": {"mode": "shared"}}}
 
 
 @pytest.mark.parametrize("tenants", [None, SHARED], ids=["apart", "shared"])
-async def test_only_a_tenant_that_shares_its_cache_hears_what_was_cached(gateway, llamacpp, models, tenants):
+async def test_only_a_tenant_that_shares_its_cache_gets_cached_token_counts(
+    gateway, llamacpp, models, tenants
+):
     more = {"timings_per_token": True, "return_progress": True}
     passed = {"requests.pass_fields": json.dumps([*more])}
     async with gateway(llamacpp, kind="llamacpp", tenants=tenants, **models, **passed) as running:

@@ -302,7 +302,7 @@ async def test_envoy_may_choose_the_endpoint_by_metadata(carried):
             assert len(one.seen) + len(other.seen) == 6
 
 
-async def test_an_envoy_that_sends_no_bodies_is_refused_and_the_log_says_why(carried, caplog):
+async def test_an_envoy_that_sends_no_bodies_is_refused_with_the_reason_in_the_log(carried, caplog):
     mode = {**FULL_DUPLEX, "response_body_mode": "NONE", "response_trailer_mode": "SKIP"}
     async with ScriptedWorker() as worker, carried(worker, envoy={"mode": mode}) as at:
         status, body = await read(at.chat())

@@ -14,7 +14,7 @@ from tests.conftest import seconds_max
     ],
     ids=["told", "named", "for ever"],
 )
-def test_a_test_says_how_long_it_may_take(request, marker, seconds):
+def test_a_test_has_the_time_bound_that_it_names(request, marker, seconds):
     request.node.add_marker(marker)
     assert seconds_max(request.node) == seconds
 

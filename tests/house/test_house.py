@@ -71,7 +71,7 @@ SEVERAL_MODULES = {
 """Unit tests of a behaviour that several modules have together, named after that behaviour."""
 
 
-def test_the_reference_pages_say_what_the_code_says():
+def test_the_reference_pages_agree_with_the_code():
     stale = [path.name for path, text in pages().items() if path.read_text(encoding="utf-8") != text]
     assert stale == [], "run `make docs`"
 

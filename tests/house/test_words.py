@@ -123,7 +123,7 @@ def is_defined(name: str, text: str) -> bool:
     return re.search(pattern, text, re.MULTILINE) is not None
 
 
-def test_the_files_and_names_stand_where_the_map_says():
+def test_the_files_and_names_of_the_map_exist():
     missing = []
     for question, *answers in map_rows():
         folder, text = ROOT, ""

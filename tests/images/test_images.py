@@ -187,7 +187,7 @@ def test_a_request_is_answered_by_images_that_were_pulled(installed: Installed) 
     assert len(answer["choices"][0]["message"]["content"].split()) > 5
 
 
-def test_both_run_as_a_user_that_is_not_root_and_whose_number_kubernetes_can_check(
+def test_both_run_as_a_numeric_user_other_than_root_as_kubernetes_requires(
     installed: Installed,
 ) -> None:
     for container in (installed.worker, installed.gateway):

@@ -66,7 +66,7 @@ async def aiperf(url, trace, hub, directory):
     return json.loads((directory / "profile_export_aiperf.json").read_text())
 
 
-async def test_both_say_the_same_of_one_server_and_the_truth(trace, hub, tmp_path):
+async def test_both_report_the_same_true_figures_of_one_server(trace, hub, tmp_path):
     if not AIPERF.exists():
         pytest.skip("aiperf is not installed; tests/peers/install_aiperf says why")
     async with ScriptedWorker() as worker:

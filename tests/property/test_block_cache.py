@@ -50,7 +50,7 @@ class Model:
 
 
 @given(capacity=st.integers(1, 12), steps=actions)
-def test_what_is_held_used_and_evicted_is_what_a_plain_list_says(capacity, steps):
+def test_what_is_held_used_and_evicted_is_that_of_a_plain_list(capacity, steps):
     cache, model = BlockCache(capacity), Model(capacity)
     for what, which, answer in steps:
         if what == "start":

@@ -99,7 +99,7 @@ def test_the_piece_of_a_chunk_that_is_alike_is_its_text(first, second):
         b"",
     ],
 )
-def test_what_is_not_alike_is_left_to_whoever_reads_it_whole(payload):
+def test_what_is_not_alike_is_left_to_the_whole_decoder(payload):
     assert ChunkTemplate(b'{"content":"', b'"}').text_of(payload) is None
 
 

@@ -48,7 +48,7 @@ places = st.lists(st.integers(0, 10_000), max_size=12)
 
 
 @given(stream=streams(), places=places)
-def test_a_client_that_asks_for_usage_gets_every_byte(stream, places):
+def test_a_client_that_requests_usage_gets_every_byte(stream, places):
     frames, done = stream
     whole = b"".join(frames) + done
     passed, read = run(cut(whole, places), wants_usage=True)
@@ -58,7 +58,7 @@ def test_a_client_that_asks_for_usage_gets_every_byte(stream, places):
 
 
 @given(stream=streams(), places=places)
-def test_a_client_that_does_not_ask_gets_all_but_the_usage_frame(stream, places):
+def test_a_client_that_does_not_request_usage_gets_all_but_its_frame(stream, places):
     frames, done = stream
     passed, read = run(cut(b"".join(frames) + done, places), wants_usage=False)
     assert passed == b"".join(frames[:-1]) + done

@@ -117,7 +117,7 @@ def test_sfq_gives_work_within_the_window_of_each_share(seed, window, a, b, thir
 
 @few
 @given(**cases)
-def test_vtc_keeps_two_who_wait_within_twice_the_largest_and_the_window(seed, window, a, b, third):
+def test_vtc_keeps_two_waiting_tenants_within_twice_the_largest_and_the_window(seed, window, a, b, third):
     largest = COST_MAX / min(a, b)
 
     def look(server):
@@ -128,7 +128,7 @@ def test_vtc_keeps_two_who_wait_within_twice_the_largest_and_the_window(seed, wi
 
 @few
 @given(quantum=st.floats(50, 5000), **cases)
-def test_dlpm_keeps_two_who_wait_within_largest_and_quantum_and_the_window(
+def test_dlpm_keeps_two_waiting_tenants_within_largest_and_quantum_and_the_window(
     seed, window, a, b, third, quantum
 ):
     largest = COST_MAX / min(a, b)
@@ -144,7 +144,7 @@ def test_dlpm_keeps_two_who_wait_within_largest_and_quantum_and_the_window(
     )
 
 
-def test_dlpm_prefers_the_longest_prefix_of_those_who_can_pay():
+def test_dlpm_prefers_the_longest_prefix_of_the_tenants_that_can_pay():
     policy = queue_policy("dlpm", {"quantum": 100})
     waiting = [
         Ticket(number=at, tenant=tenant, cost=60, arrived_at=0, cached_tokens=cached)
@@ -169,7 +169,7 @@ def test_dlpm_per_worker_keeps_an_account_for_each_worker():
 @pytest.mark.parametrize("name", ["sfq", "vtc"])
 @few
 @given(idle_turns=st.integers(1, 100), seed=st.integers(0, 10**6))
-def test_who_was_idle_comes_back_without_credit(name, idle_turns, seed):
+def test_a_tenant_that_was_idle_comes_back_without_credit(name, idle_turns, seed):
     """It gets its share from now on, and nothing for the time before."""
     server = Server(queue_policy(name), 1, seed, {"a": 1.0, "b": 1.0}, exact=True)
     for _ in range(idle_turns):
@@ -214,7 +214,7 @@ def test_a_class_that_waits_gets_its_reserved_share(seed, shares):
 
 @few
 @given(seed=st.integers(0, 10**6), ageing=st.floats(0.5, 20))
-def test_nobody_is_passed_over_for_longer_than_ageing_lets(seed, ageing):
+def test_no_request_is_passed_over_for_longer_than_ageing_lets(seed, ageing):
     policy = queue_policy("priority", {"reserved": {}, "ageing_seconds": ageing})
     chance = random.Random(seed)
     counters, waiting, now = QueueCounters(), [], 0.0
@@ -283,7 +283,7 @@ def test_edf_meets_all_deadlines_if_any_order_does(deadlines):
     assert all(ends[t.number] <= t.deadline for t in waiting) == possible
 
 
-def test_edf_does_not_let_who_is_late_make_others_late():
+def test_edf_does_not_let_a_late_request_make_others_late():
     late = Ticket(number=0, tenant="a", cost=1, arrived_at=0, deadline=1.0)
     in_time = Ticket(number=1, tenant="a", cost=1, arrived_at=0, deadline=9.0)
     whenever = Ticket(number=2, tenant="a", cost=1, arrived_at=0)
@@ -316,7 +316,7 @@ def test_hrrn_lets_short_ones_go_first_until_the_long_one_has_waited():
 
 @few
 @given(cached=st.lists(st.integers(0, 1000), min_size=1, max_size=20), seed=st.integers(0, 1000))
-def test_longest_prefix_passes_nobody_over_for_long(cached, seed):
+def test_longest_prefix_passes_no_request_over_for_long(cached, seed):
     """One more arrives for each that goes, once a second: none waits longer than patience and those before it."""
     chance, order = random.Random(seed), tenant_order("longest_prefix")
     waiting = [
@@ -339,7 +339,7 @@ def test_longest_prefix_passes_nobody_over_for_long(cached, seed):
     ),
     st.sampled_from([0.0, 1.0, 2.0, 64.0, 1000.0]),
 )
-def test_highest_response_ratio_goes_first_then_the_smaller_then_who_came_first(waiting, now):
+def test_highest_response_ratio_goes_first_then_the_smaller_then_the_earlier(waiting, now):
     tickets = [
         Ticket(number=number, tenant="a", cost=1.0, arrived_at=arrived, uncached_tokens=tokens)
         for number, (tokens, arrived) in enumerate(waiting)

@@ -149,7 +149,7 @@ def test_both_stores_keep_the_same_windows_and_budgets_add_up_across_resets(valk
         runner.run(scripts.close())
 
 
-def test_the_server_knows_the_calendar(valkey):
+def test_the_server_computes_windows_of_the_calendar(valkey):
     end = "\nverbs.calendar_end = function(keys, args) return calendar_end(args[1], tonumber(args[2])) end"
     script = library_functions(read_lua("gateway.quotas", "calendar", "windows") + end, ["calendar_end"])[
         "calendar_end"

@@ -68,9 +68,7 @@ WORDS = st.lists(st.text("abc ", min_size=1, max_size=3), min_size=1, max_size=3
 
 
 @given(made=shaped(), first=WORDS, second=WORDS, choices=st.integers(1, 3))
-def test_the_second_answer_put_together_is_byte_for_byte_what_the_worker_would_have_said(
-    made, first, second, choices
-):
+def test_the_second_answer_put_together_is_byte_for_byte_the_workers_own(made, first, second, choices):
     shapes = ResponseShapes()
     shapes.learn(Surface.CHAT, json.dumps(made(first, 1)[0]).encode())
     whole, chunks = made(second, choices)

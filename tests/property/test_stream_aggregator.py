@@ -134,13 +134,13 @@ def aggregated(surface, chunks, shape=None):
 
 
 @given(answers(chat_choices(), "chat.completion"))
-def test_a_chat_is_what_its_chunks_say(answer):
+def test_a_chat_has_the_content_of_its_chunks(answer):
     chunks, whole = answer
     assert aggregated(Surface.CHAT, chunks) == whole
 
 
 @given(answers(text_choices(), "text_completion"))
-def test_a_text_is_what_its_chunks_say(answer):
+def test_a_text_has_the_content_of_its_chunks(answer):
     chunks, whole = answer
     chunks = [{**chunk, "object": "text_completion"} for chunk in chunks]
     assert aggregated(Surface.COMPLETIONS, chunks) == whole
@@ -265,6 +265,6 @@ def test_what_is_nested_without_end_is_no_answer():
     ],
     ids=str,
 )
-def test_only_what_a_stream_says_all_of_is_asked_for_as_one(more, faithful):
+def test_only_a_request_with_all_of_its_answer_in_a_stream_is_sent_as_one(more, faithful):
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **more}
     assert has_faithful_stream(decode_openai_request(Surface.CHAT, json.dumps(body).encode())) is faithful

@@ -96,7 +96,7 @@ async def test_a_tenant_with_its_plan_and_key_is_made_used_and_ended(api):
         assert whole["broken"] is None
 
 
-async def test_a_viewer_sees_what_is_left_of_a_tenants_limits(api):
+async def test_a_viewer_gets_what_is_left_of_a_tenants_limits(api):
     async with api(limits=[{"requests": 60, "per": "hour"}]) as call:
         async with call.running.chat() as response:
             assert response.status == 200
@@ -113,7 +113,7 @@ async def test_a_viewer_sees_what_is_left_of_a_tenants_limits(api):
         assert (await call("GET", "/tenants/unknown/limits", role="viewer"))[0] == 404
 
 
-async def test_a_put_that_is_repeated_changes_nothing_and_is_told_once(api):
+async def test_a_repeated_put_changes_nothing_and_is_in_the_audit_log_once(api):
     async with api() as call:
         states = [await call("PUT", "/plans/p", {"concurrency": 2}) for _ in range(2)]
         assert [status for status, _, _ in states] == [201, 200]
@@ -181,7 +181,7 @@ async def test_a_role_may_what_it_may(api, role, method, path, status):
         assert found[0] == status
 
 
-async def test_without_any_token_whoever_is_on_this_machine_may_look_and_no_more(api):
+async def test_without_any_token_a_client_on_this_machine_may_only_read(api):
     async with api() as call:
         assert (await call("GET", "/plans", role=None))[0] == 200
         assert (await call("PUT", "/plans/p", {}, role=None))[0] == 403
@@ -230,7 +230,7 @@ async def test_an_operator_is_made_and_works(api):
         assert told["data"][0]["who"] == f"operator:{made['id']}"
 
 
-async def test_what_is_wrong_is_said_as_rfc_9457_has_it(api):
+async def test_a_mistake_is_answered_as_a_problem_of_rfc_9457(api):
     async with api() as call:
         for method, path, body, status, detail in (
             ("GET", "/plans/none", None, 404, "There is no plan 'none'."),
@@ -364,7 +364,7 @@ async def test_a_key_without_the_scope_reads_no_usage(gateway, tmp_path):
             assert (response.status, (await response.json())["error"]["code"]) == (403, "scope_not_allowed")
 
 
-async def test_the_document_says_what_there_is(api):
+async def test_every_operation_of_the_document_exists(api):
     async with api() as call:
         status, document, _ = await call("GET", "/openapi.json", role="viewer")
         assert (status, document["openapi"]) == (200, "3.1.0")
@@ -385,7 +385,7 @@ async def test_the_document_says_what_there_is(api):
         jsonschema.validate(plan, resolver)
 
 
-async def test_without_a_database_it_says_so(gateway):
+async def test_without_a_database_the_answer_names_what_is_missing(gateway):
     async with ScriptedWorker() as worker, gateway(worker, **{"database.url": "none"}) as running:
         async with running.http.get(f"{running.admin}/admin/v1/plans") as response:
             assert response.status == 404
@@ -394,7 +394,7 @@ async def test_without_a_database_it_says_so(gateway):
             assert response.status == 404
 
 
-async def test_queues_are_shown_as_the_document_says(api):
+async def test_queues_have_the_form_of_the_document(api):
     async with api() as call:
         _, document, _ = await call("GET", "/openapi.json", role="viewer")
         status, found, _ = await call("GET", "/queue", role="viewer")

@@ -38,7 +38,7 @@ async def test_a_session_that_is_over_needs_no_memory(scripts, valkey):
         assert not client.exists(f"{{rg:sessions}}:ended:{identity}")
 
 
-async def test_without_redis_a_gateway_knows_its_own_and_says_so():
+async def test_without_redis_a_gateway_has_only_its_own_ended_sessions():
     scripts = ScriptCaller("redis://127.0.0.1:1")
     ended = EndedSessions(scripts, "rg")
     assert not await ended.add("one", time.time() + 60)

@@ -70,7 +70,7 @@ def office(gateway, provider, tmp_path):
     return start
 
 
-async def test_who_comes_to_the_page_is_sent_to_log_in_and_comes_back_to_it(office, provider):
+async def test_an_operator_without_a_session_is_sent_to_log_in_and_then_back_to_the_page(office, provider):
     async with office() as browser:
         status, text, _ = await browser.get("/ui/")
         assert (status, "<title>radixgate</title>" in text) == (200, True)
@@ -86,7 +86,7 @@ async def test_who_comes_to_the_page_is_sent_to_log_in_and_comes_back_to_it(offi
         assert cookie["secure"] == ""
 
 
-async def test_what_a_session_changes_is_told_under_its_name_and_within_its_role(office, provider):
+async def test_a_change_by_a_session_is_logged_under_its_name_and_bounded_by_its_role(office, provider):
     own = {"Sec-Fetch-Site": "same-origin"}
     async with office() as browser:
         await browser.get("/ui/")
@@ -105,7 +105,7 @@ async def test_what_a_session_changes_is_told_under_its_name_and_within_its_role
     ],
     ids=["silent", "cross-site", "same-site", "origin"],
 )
-async def test_a_page_of_somebody_elses_changes_nothing_with_a_session(office, headers):
+async def test_a_page_of_another_origin_changes_nothing_with_a_session(office, headers):
     async with office() as browser:
         await browser.get("/ui/")
         assert (await browser.put("/admin/v1/plans/p", {}, **headers))[0] == 401
@@ -133,7 +133,7 @@ async def test_a_logout_ends_the_session_in_all_gateways(office):
         assert (await elsewhere.get("/admin/v1/overview", Cookie=copied))[0] == 401
 
 
-async def test_who_logs_out_leaves_sessions_of_others_alone(office):
+async def test_a_logout_ends_no_session_of_other_operators(office):
     async with office() as browser, office() as elsewhere:
         await browser.get("/ui/")
         await elsewhere.get("/ui/")
@@ -218,13 +218,13 @@ async def test_an_id_token_that_is_not_for_this_login_opens_nothing(office, prov
         assert browser.cookie(COOKIE) is None
 
 
-async def test_two_audiences_are_good_where_this_client_is_the_one_that_asked(office, provider):
+async def test_two_audiences_are_good_where_this_client_made_the_request(office, provider):
     provider.person = {**provider.person, "aud": [CLIENT, "another"], "azp": CLIENT}
     async with office() as browser:
         assert (await browser.get("/ui/"))[0] == 200
 
 
-async def test_a_provider_that_refuses_is_quoted_only_with_what_it_may_say(office, provider):
+async def test_a_refusal_of_the_provider_is_shown_only_as_a_plain_error_code(office, provider):
     async with office() as browser:
         provider.refuses = "access_denied"
         status, text, _ = await browser.get("/ui/")
@@ -234,7 +234,7 @@ async def test_a_provider_that_refuses_is_quoted_only_with_what_it_may_say(offic
         assert (status, "script" in text) == (403, False)
 
 
-async def test_while_the_provider_is_away_nobody_is_let_in_and_nobody_put_out(office, provider):
+async def test_while_the_provider_is_away_no_login_succeeds_and_no_session_ends(office, provider):
     async with office() as browser:
         await browser.get("/ui/")
         provider.describes = False
@@ -246,7 +246,7 @@ async def test_while_the_provider_is_away_nobody_is_let_in_and_nobody_put_out(of
         assert browser.cookie(COOKIE) is None
 
 
-async def test_a_wrong_client_secret_lets_nobody_in_and_is_told_to_nobody(office, provider):
+async def test_a_wrong_client_secret_lets_no_operator_in_and_is_shown_to_none(office, provider):
     async with office(login={"client_secret": "another secret"}) as browser:
         status, text, _ = await browser.get("/ui/")
         assert (status, "another secret" in text) == (403, False)
@@ -275,7 +275,7 @@ async def test_a_session_that_is_not_of_here_and_now_opens_nothing(office, provi
         assert (await browser.get("/admin/v1/overview", Cookie=f"{COOKIE}={bad}"))[0] == 401
 
 
-async def test_where_people_can_log_in_nobody_looks_for_being_on_this_machine(office):
+async def test_where_operators_can_log_in_a_local_address_gives_no_rights(office):
     async with office() as browser:
         assert (await browser.get("/admin/v1/overview"))[0] == 401
         assert (await browser.get("/admin/v1/plans"))[0] == 401

@@ -197,7 +197,7 @@ async def test_a_worker_that_cannot_sleep_goes_on_as_before(operated):
         assert await registry.draining() == {"w0"}
 
 
-async def test_a_worker_of_a_kind_that_does_not_sleep_is_not_asked_to(operated):
+async def test_a_worker_of_a_kind_that_cannot_sleep_gets_no_call_for_it(operated):
     async with ScriptedWorker() as one, operated(one, kind="openai") as running:
         status, problem = await call(running, "POST", "/workers/w0/wake")
         assert (status, problem["detail"]) == (409, "Workers of the kind openai cannot sleep.")
@@ -320,14 +320,14 @@ async def test_a_route_is_explained_and_nothing_is_sent_or_counted(operated):
         assert running.idle
 
 
-async def test_without_tenants_a_route_is_explained_for_everybody(operated):
+async def test_without_tenants_a_route_is_explained_without_a_tenant(operated):
     async with ScriptedWorker() as worker, operated(worker, tenants={}) as running:
         status, found = await explained(running, "hello", tenant="default")
         assert (status, found["tenant"], found["workers"][0]["rank"]) == (200, "default", 1)
         assert (await explained(running, "hello", tenant="acme"))[0] == 404
 
 
-async def test_a_route_leads_to_who_stands_in_for_a_model_that_nobody_serves(operated):
+async def test_a_route_leads_to_the_fallback_of_a_model_that_no_worker_serves(operated):
     models = json.dumps([{"name": "m", "fallbacks": ["none", "next"]}, {"name": "next"}])
     async with ScriptedWorker(["next"]) as worker, operated(worker, models=models) as running:
         _, found = await explained(running, "hello")
@@ -371,7 +371,7 @@ async def test_workers_that_take_no_part_are_shown_with_the_reason(operated):
             assert [w["reason"] for w in found["workers"][1:]] == ["does not serve m", "draining"]
 
 
-async def test_no_client_sees_why_a_worker_was_chosen(operated):
+async def test_no_client_gets_the_reason_for_the_choice_of_a_worker(operated):
     async with ScriptedWorker() as one, operated(one) as running:
         async with running.chat(LONG, stream=True) as response:
             said = json.dumps(dict(response.headers)) + await response.text()

@@ -119,7 +119,7 @@ async def test_every_row_is_answered_as_a_client_would_be(gateway):
     ],
     ids=["empty", "no json", "twice", "elsewhere", "a method", "no id", "no object", "too many"],
 )
-async def test_a_file_of_something_else_fails_and_says_where(gateway, lines, code, at):
+async def test_a_batch_of_an_invalid_file_fails_with_the_number_of_the_line(gateway, lines, code, at):
     settings = with_database(**{"batches.rows_max": 3})
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         ended = await come_to(running, await create(running, *lines), *ENDED)
@@ -150,7 +150,7 @@ async def test_what_cannot_be_a_batch_is_refused_at_once(gateway):
         assert (await post(running, "", method="GET"))[1]["data"] == []
 
 
-async def test_a_batch_is_its_own_tenants_and_nobody_elses(gateway):
+async def test_a_batch_belongs_to_its_tenant_alone(gateway):
     async with ScriptedWorker() as worker, gateway(worker, **with_database()) as running:
         made = [await create(running, line("a")) for _ in range(3)]
         for path, method in (("", "GET"), ("/cancel", "POST")):
@@ -229,7 +229,7 @@ async def test_a_gateway_that_stops_amid_batches_leaves_no_connection_to_the_dat
         assert not [each for each in threading.enumerate() if "_connection_worker_thread" in each.name]
 
 
-async def test_a_workers_failures_are_tried_again_and_then_told(gateway, monkeypatch):
+async def test_failures_of_a_worker_are_tried_again_and_then_reported(gateway, monkeypatch):
     monkeypatch.setattr(retry_schedule, "WAIT_SECONDS", (0.01, 0.02))
     async with ScriptedWorker() as worker, gateway(worker, **with_database()) as running:
         worker.then(break_after=0)
@@ -271,7 +271,7 @@ async def test_cancelling_aborts_what_runs_and_keeps_what_is_done(gateway):
     assert sorted(f"row {row['custom_id']}" for row in kept) == sorted(finished)
 
 
-async def test_a_batch_whose_time_is_over_says_so_of_every_row_that_was_left(gateway):
+async def test_a_batch_past_its_deadline_reports_every_remaining_row_as_expired(gateway):
     async with ScriptedWorker() as worker, gateway(worker, **with_database()) as running:
         worker.then(until=asyncio.Event())
         batch = await create(running, line("a"), line("b"))

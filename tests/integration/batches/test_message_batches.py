@@ -172,7 +172,7 @@ async def test_a_body_of_many_bytes_is_refused_where_files_may_not_have_so_many(
         assert (status, refused["error"]["type"]) == (429, "rate_limit_error")
 
 
-async def test_a_batch_is_its_own_tenants_and_nobody_elses(running):
+async def test_a_batch_belongs_to_its_tenant_alone(running):
     batch = await create(running, asked("a"))
     await ended(running, batch)
     for path, method in (("", "GET"), ("/cancel", "POST"), ("/results", "GET"), ("", "DELETE")):
@@ -184,7 +184,7 @@ async def test_a_batch_is_its_own_tenants_and_nobody_elses(running):
     assert set(await results(running, batch)) == {"a"}
 
 
-async def test_neither_api_sees_the_others_batches_or_the_files_of_these(running):
+async def test_neither_api_lists_the_batches_of_the_other_or_their_files(running):
     mine = await create(running, asked("a"))
     await ended(running, mine)
     theirs = await test_batches.create(running, test_batches.line("a"))
@@ -224,7 +224,7 @@ async def test_lists_come_in_pages_newest_first_in_both_directions(running):
         assert (status, refused["error"]["type"]) == (400, "invalid_request_error")
 
 
-async def test_cancelling_aborts_what_runs_and_says_of_the_rest_that_it_was_canceled(gateway):
+async def test_cancelling_aborts_what_runs_and_reports_the_rest_as_canceled(gateway):
     settings = with_database(**{"batches.running_rows_max": 4})
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         counts = running.here.gateway.records.batch_counts
@@ -257,7 +257,7 @@ async def test_cancelling_aborts_what_runs_and_says_of_the_rest_that_it_was_canc
     )
 
 
-async def test_a_batch_whose_time_is_over_says_so_of_every_request_that_was_left(running):
+async def test_a_batch_past_its_deadline_reports_every_remaining_request_as_expired(running):
     running.worker.then(until=asyncio.Event())
     batch = await create(running, asked("a"), asked("b"))
     await running.until(lambda: len(running.worker.seen) == 2, 60)

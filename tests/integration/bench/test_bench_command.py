@@ -24,7 +24,7 @@ async def bench(*arguments):
     return process.returncode, out.decode(), err.decode()
 
 
-async def test_a_workload_of_two_tenants_meets_the_cache_as_the_trace_says(
+async def test_a_workload_of_two_tenants_has_the_cache_hits_of_its_trace(
     gateway, embedded, model_settings, checkpoint, tmp_path
 ):
     tenants, figures, page = tmp_path / "tenants.yaml", tmp_path / "out.json", tmp_path / "out.html"
@@ -50,7 +50,7 @@ async def test_a_workload_of_two_tenants_meets_the_cache_as_the_trace_says(
     assert "<svg" in page.read_text()
 
 
-async def test_a_server_that_refuses_everything_is_a_failure_that_says_why():
+async def test_a_server_that_refuses_everything_is_a_failure_with_its_reason():
     refusal = {"error": {"code": "no_such_key", "message": "no", "type": "invalid_request_error"}}
     async with ScriptedWorker() as worker:
         worker.then(status=401, body=refusal)

@@ -45,7 +45,7 @@ async def asked(*arguments, **given):
         return await stream_completion(http, str(at.make_url("/v1")), "", "all", {})
 
 
-async def test_an_answer_is_counted_as_its_server_says():
+async def test_the_tokens_of_an_answer_are_those_that_its_server_reports():
     usage = counted(
         prompt_tokens=7, completion_tokens=2, prompt_tokens_details={"cached_tokens": 4}, total_tokens=9
     )
@@ -72,7 +72,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("given", REFUSED)
-async def test_a_refusal_is_named_by_the_best_that_it_says(given):
+async def test_a_refusal_is_named_by_the_most_specific_field_of_its_body(given):
     body, code = REFUSED[given]
     result = await asked(json.dumps(body).encode(), status=418, content_type="application/json")
     assert result.error == code
@@ -104,7 +104,7 @@ UNFINISHED = {
 
 
 @pytest.mark.parametrize("given", UNFINISHED)
-async def test_what_ends_without_a_count_says_how_it_ended(given):
+async def test_an_answer_without_a_token_count_has_the_way_it_ended(given):
     body, code = UNFINISHED[given]
     result = await asked(body)
     assert (result.error, result.prompt_tokens, result.output_tokens) == (code, 0, 0)
@@ -120,7 +120,7 @@ async def test_a_redirect_is_not_followed_for_it_would_lose_the_request():
     assert (await asked(status=301, headers={"location": "/elsewhere"})).error == "301"
 
 
-async def test_an_answer_may_take_as_long_as_is_said_and_no_shorter(monkeypatch):
+async def test_an_answer_may_take_as_long_as_the_timeout(monkeypatch):
     monkeypatch.setattr(aiohttp.client, "DEFAULT_TIMEOUT", aiohttp.ClientTimeout(total=0.05))
     body = said(content="a") + counted(prompt_tokens=1, completion_tokens=1) + DONE
     async with server(body, seconds=0.2) as at:

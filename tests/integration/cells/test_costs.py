@@ -12,7 +12,7 @@ COUNTS_MAX = 3
 
 
 @pytest.mark.timeout(600)
-async def test_a_request_costs_a_cell_the_same_beside_another_cell_and_what_the_plan_says(tmp_path):
+async def test_a_request_costs_a_cell_what_the_plan_calculates_also_beside_another_cell(tmp_path):
     # What a gateway that is stopped while the cells rest does not do then is counted with the requests.
     planned = predicted_in_cells(2, LOAD)
     for number in range(COUNTS_MAX):

@@ -25,7 +25,7 @@ async def fleet(tmp_path_factory):
         yield fleet, worker
 
 
-async def test_a_tenant_is_served_by_its_cell_wherever_it_asks(fleet):
+async def test_a_tenant_is_served_by_its_cell_whichever_gateway_gets_the_request(fleet):
     fleet, worker = fleet
     east, west = fleet.gateways["east"][0], fleet.gateways["west"][0]
     theirs = fleet.tenants_of("west")[0]

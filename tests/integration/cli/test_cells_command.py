@@ -51,7 +51,7 @@ def test_it_lists_living_cells_and_names_the_cell_of_an_organisation(own_valkey)
     assert set(found["cells"]) == {"east", "west"}
 
 
-def test_without_cells_it_says_so(own_valkey, tmp_path):
+def test_without_cells_the_command_reports_that_there_are_none(own_valkey, tmp_path):
     result = run(own_valkey.url, "acme")
     assert result.exit_code == 1
     assert "no cell is alive" in str(result.exception) + result.output

@@ -196,7 +196,7 @@ async def readiness(serving, http):
         return response.status, (await response.json())["draining"]
 
 
-async def test_a_gateway_serves_and_stops_when_told(settings_file):
+async def test_a_gateway_serves_and_stops_on_a_signal(settings_file):
     async with ScriptedWorker() as worker:
         path = settings_file(workers=[{"id": "a", "kind": "sglang", "url": worker.url, "models": ["m"]}])
         with Serving(path, start_program) as serving:
@@ -212,7 +212,7 @@ async def test_a_gateway_serves_and_stops_when_told(settings_file):
     assert "_created" not in metrics
 
 
-async def test_a_running_stream_ends_in_peace_when_the_gateway_is_told_to_stop(settings_file):
+async def test_a_running_stream_ends_normally_when_the_gateway_gets_a_signal_to_stop(settings_file):
     async with ScriptedWorker() as worker:
         worker.then(tokens=20, gap=0.05)
         entry = {"id": "a", "kind": "sglang", "url": worker.url, "models": ["m"]}
@@ -241,7 +241,7 @@ async def test_a_keyboard_stops_an_idle_gateway_at_once(settings_file):
             assert await asyncio.to_thread(serving.process.wait, 60) == 0
 
 
-async def test_a_keyboard_lets_requests_end_and_says_how_not_to_wait(settings_file):
+async def test_an_interrupt_lets_requests_end_and_prints_how_not_to_wait(settings_file):
     async with ScriptedWorker() as worker:
         worker.then(silent=True)
         entry = {"id": "a", "kind": "sglang", "url": worker.url, "models": ["m"]}
@@ -486,7 +486,7 @@ def test_a_gateway_starts_without_torch_and_grpc(tmp_path):
         (["--port", "99999"], "Invalid value for '--port'"),
     ],
 )
-def test_what_the_demo_cannot_do_is_said_before_it_begins(tmp_path, arguments, expected):
+def test_the_demo_reports_what_it_lacks_before_it_begins(tmp_path, arguments, expected):
     code, output, errors = run_command("demo", "--exit", "--directory", tmp_path, *arguments)
     assert (code, output) == (2, "")
     assert expected in errors

@@ -163,7 +163,9 @@ def test_a_gateway_that_is_chosen_by_its_state_directory_has_the_settings_of_its
     assert find_deployment(None, chosen, REDIS).settings.workers == ()
 
 
-async def test_settings_from_the_environment_of_the_gateway_are_asked_for(tmp_path, elsewhere, environment):
+async def test_settings_in_the_environment_of_the_gateway_are_reported_as_missing_here(
+    tmp_path, elsewhere, environment
+):
     secret = {**environment, "RADIXGATE__DEPLOYMENT_SECRET": "a secret of the environment"}
     async with ScriptedWorker() as worker, serving(tmp_path / "home", secret, worker):
         code, _, errors = await radixgate(elsewhere, environment, "tenants", "list")

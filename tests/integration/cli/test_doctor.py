@@ -137,7 +137,7 @@ async def test_an_sglang_that_publishes_its_load_is_seen_to_do_so():
     assert re.search(r"^loads +yes +2 running, 1 waiting, 1 rank, published on port 5559 ", output, re.M)
 
 
-async def test_an_sglang_as_it_comes_is_told_the_flags_it_lacks():
+async def test_the_report_on_a_default_sglang_names_the_missing_flags():
     info = {
         **SGLANG_INFO,
         "page_size": 1,
@@ -165,7 +165,7 @@ async def test_an_sglang_as_it_comes_is_told_the_flags_it_lacks():
     assert "must be a multiple" not in output
 
 
-async def test_an_older_sglang_is_asked_under_the_older_name():
+async def test_an_older_sglang_gets_the_call_under_its_older_name():
     gets = {name: answer for name, answer in SGLANG.items() if name != "v1/loads"}
     gets["get_server_info"] = gets.pop("server_info") | {"version": "0.5.17"}
     async with Engine(gets, [usage(None), usage(192)]) as engine:
@@ -213,7 +213,7 @@ async def test_a_vllm_reports_cached_tokens_only_when_there_are_any():
     assert [body.get("priority") for body in engine.seen] == [None, None, 1]
 
 
-async def test_a_vllm_as_it_comes_is_told_the_flags_it_lacks():
+async def test_the_report_on_a_default_vllm_names_the_missing_flags():
     refusal = "Got priority 1 but Priority scheduling is not enabled."
     gets = {**VLLM, "kv_event_sources": [], "metrics": CACHE.replace('"32"', '"128"') + GAUGES}
     async with Engine(gets, [usage(None), usage(None), refusal]) as engine:
@@ -249,7 +249,7 @@ async def test_what_a_vllm_does_not_report_is_unknown():
     )
 
 
-async def test_a_vllm_without_prefix_caching_is_told_and_its_report_stays_unknown():
+async def test_a_vllm_without_prefix_caching_is_reported_and_its_hit_reports_stay_unknown():
     gets = {**VLLM, "metrics": CACHE.replace('"True"', '"False"') + GAUGES}
     async with Engine(gets, [usage(None), usage(None), usage(None)]) as engine:
         code, output, _ = await doctor(engine.url)
@@ -259,7 +259,7 @@ async def test_a_vllm_without_prefix_caching_is_told_and_its_report_stays_unknow
     assert "--enable-prefix-caching" in output
 
 
-async def test_an_unknown_engine_is_unknown_unless_its_kind_is_said():
+async def test_an_unknown_engine_is_unknown_unless_its_kind_is_given():
     gets = {"v1/models": models("somebody")}
     async with Engine(gets, [usage(None)] * 5) as engine:
         code, output, _ = await doctor(engine.url + "/v1/")
@@ -295,14 +295,14 @@ async def test_a_key_is_sent():
         (["http://127.0.0.1:9", "--api-key", "a\nb"], "radixgate: "),
     ],
 )
-async def test_wrong_use_and_nobody_there_are_one_line_and_exit_code_two(arguments, expected):
+async def test_wrong_use_and_an_address_without_a_server_are_one_line_and_exit_code_two(arguments, expected):
     code, output, errors = await doctor(*arguments)
     assert (code, output) == (2, "")
     assert expected in errors
     assert len(errors.splitlines()) == 1
 
 
-async def test_what_is_no_engine_is_said_to_be_none():
+async def test_a_server_that_is_no_engine_is_reported_as_none():
     async with Engine({"v1/models": "<html>hello</html>"}, []) as engine:
         code, _, errors = await doctor(engine.url)
     assert code == 2

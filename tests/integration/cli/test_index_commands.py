@@ -168,7 +168,7 @@ async def test_show_and_stats_count_what_lies_off_the_gpu(cli, store, planted):
     ]
 
 
-async def test_show_is_bounded_and_says_what_it_leaves_out(cli, planted):
+async def test_show_is_bounded_and_prints_how_much_it_leaves_out(cli, planted):
     _, output, _ = await cli("show", "-m", "llama", "-t", "tenant:acme", "--depth", 1)
     assert "gpu-b 6  (2 below)" in output
     assert output.endswith("1 of 3 nodes shown.\n")
@@ -383,7 +383,7 @@ async def test_everything_is_cleared_and_nothing_else(cli, client, planted):
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("n", 130, 21), ("y", 0, 0)])
-async def test_whoever_sits_at_the_terminal_is_asked(answer, code, left, cli, planted):
+async def test_at_a_terminal_the_command_requires_a_confirmation(answer, code, left, cli, planted):
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "gateway", "index", "clear", "--all", "--config", str(cli.file)]
     pipe = asyncio.subprocess.PIPE

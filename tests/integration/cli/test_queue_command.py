@@ -30,7 +30,7 @@ async def run(running, *options):
     return result.output
 
 
-async def test_it_says_who_waits_why_and_what_each_has_received(gateway):
+async def test_it_shows_which_tenants_wait_why_and_what_each_has_received(gateway):
     settings = {"queueing.release_window_tokens": "1"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         gate = asyncio.Event()
@@ -57,13 +57,13 @@ async def test_it_says_who_waits_why_and_what_each_has_received(gateway):
         assert {one["tenant"]: one["due"] for one in queue["tenants"]} == {"acme": 0.0, "globex": 1.0}
 
 
-async def test_it_says_that_no_gateway_answers_and_why():
+async def test_it_reports_that_no_gateway_answers_and_why():
     result = await asyncio.to_thread(CliRunner().invoke, app, ["queue", "--url", "http://127.0.0.1:1"])
     assert result.exit_code == 1
     assert "no gateway answers at http://127.0.0.1:1: Connection refused" in str(result.exception)
 
 
-async def test_it_says_that_another_server_answers():
+async def test_it_reports_that_another_server_answers():
     async with ScriptedWorker() as worker:
         address = worker.url.removeprefix("http://")
         result = await asyncio.to_thread(CliRunner().invoke, app, ["queue", "--url", address])

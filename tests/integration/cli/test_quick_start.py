@@ -126,7 +126,7 @@ async def test_four_answers_make_a_settings_file_with_a_key_that_is_valid(tmp_pa
         assert settings.tenants[0].keys[0].hash in hashed[1]
 
 
-async def test_a_file_that_exists_is_not_overwritten_but_another_name_is_asked_for(tmp_path, environment):
+async def test_a_file_that_exists_is_not_overwritten_and_another_name_is_requested(tmp_path, environment):
     (tmp_path / "gateway.yaml").write_text("mine")
     answers = "http://127.0.0.1:9\nn\n\ngateway.yaml\nno/such/directory.yaml\nother.yaml\n"
     code, output, _ = await command(tmp_path, environment, "init", stdin=answers)
@@ -136,7 +136,7 @@ async def test_a_file_that_exists_is_not_overwritten_but_another_name_is_asked_f
     assert load_settings(tmp_path / "other.yaml").settings.workers[0].url == "http://127.0.0.1:9"
 
 
-async def test_a_wrong_address_is_asked_for_again(tmp_path, environment):
+async def test_a_wrong_address_is_requested_again(tmp_path, environment):
     answers = "ftp://x\nhttp://127.0.0.1:9\nn\n\nnew.yaml\n"
     code, output, _ = await command(tmp_path, environment, "init", stdin=answers)
     assert code == 0

@@ -70,7 +70,7 @@ def test_a_key_lives_from_its_making_to_its_end(radixgate, tmp_path):
     assert (tmp_path / FILE_NAME).exists()
 
 
-def test_what_the_settings_file_has_too_is_said_since_the_file_wins(radixgate, tmp_path):
+def test_a_tenant_that_the_settings_file_has_too_is_reported_since_the_file_wins(radixgate, tmp_path):
     file = tmp_path / "gateway.yaml"
     entry = f"{{id: abc12345, hash: 'hmac-sha256:{'0' * 64}'}}"
     file.write_text(f"plans: [{{name: free}}]\ntenants: [{{id: acme, plan: free, keys: [{entry}]}}]\n")
@@ -224,7 +224,7 @@ def test_without_a_database_the_file_is_where_tenants_come_from(radixgate):
     )
 
 
-def test_a_check_tells_whether_tables_are_up_to_date(run_command, database_url):
+def test_a_check_reports_whether_tables_are_up_to_date(run_command, database_url):
     assert run_command("database", "check", url=database_url)[:2] == (
         1,
         f"The tables have version none; this radixgate needs {REVISION}.\n",
@@ -256,7 +256,7 @@ def test_tenants_and_keys_of_a_backup_are_there_again_after_a_restore(radixgate,
     assert sorted(path.name for path in tmp_path.glob("radixgate.backup*")) == [file.name]
 
 
-def test_mistakes_with_backups_are_told_in_one_line(radixgate, tmp_path):
+def test_mistakes_with_backups_are_reported_in_one_line(radixgate, tmp_path):
     (tmp_path / "nonsense").write_text("nonsense")
     for arguments, code, said in (
         (("restore", str(tmp_path / "none")), 2, "cannot be read: No such file"),

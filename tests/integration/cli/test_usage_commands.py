@@ -74,7 +74,7 @@ def radixgate(tmp_path, tables_url, monkeypatch, capfdbinary):
     return run
 
 
-def test_usage_is_summed_by_what_is_asked(radixgate):
+def test_usage_is_summed_by_the_given_columns(radixgate):
     code, said, _ = radixgate("usage")
     assert code == 0
     assert [line.split() for line in said.splitlines()] == [
@@ -109,7 +109,7 @@ def test_usage_is_summed_by_what_is_asked(radixgate):
     ] == [1]
 
 
-def test_a_sum_says_what_the_cache_saved_at_the_prices_of_the_settings(radixgate, tmp_path):
+def test_a_sum_has_the_savings_of_the_cache_at_the_prices_of_the_settings(radixgate, tmp_path):
     prices = {"input": 3, "cached_input": 0.5, "output": 6}
     file = tmp_path / "gateway.yaml"
     file.write_text(json.dumps({"models": [{"name": "m", "prices": prices}, {"name": "n"}]}))
@@ -141,7 +141,7 @@ def test_single_requests_are_exported_in_every_form(radixgate, tmp_path):
     ]
 
 
-def test_what_cannot_be_asked_is_refused_in_one_line(radixgate):
+def test_an_impossible_query_is_refused_in_one_line(radixgate):
     for arguments, said in (
         (("--by", "colour"), "--by: unknown: 'colour'; choose from hour, day,"),
         (("--since", "soon"), "--since: expected a day or a time"),

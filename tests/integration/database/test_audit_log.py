@@ -38,7 +38,7 @@ async def put_plan(store, name, **more):
         await change.put_plan(PlanSettings(name=name, **more))
 
 
-async def test_a_change_says_who_did_what_and_what_was_there_before(store, log):
+async def test_a_change_has_its_author_what_was_done_and_the_value_before(store, log):
     await put_plan(store, "free", concurrency=2)
     await put_plan(store.acting("operator:bob"), "free", concurrency=3)
     second, first = await log.page()
@@ -50,7 +50,7 @@ async def test_a_change_says_who_did_what_and_what_was_there_before(store, log):
     assert (second.who, second.action, second.before) == ("operator:bob", "change", first.after)
 
 
-async def test_the_life_of_a_key_is_told_without_what_opens_it(store, log):
+async def test_the_life_of_a_key_is_logged_without_its_secret(store, log):
     async with store.change() as change:
         await change.put_tenant(TenantSettings(id="acme"))
     life = KeyLifecycle(store, pepper(b"secret"))
@@ -85,7 +85,7 @@ async def test_the_database_refuses_to_change_the_log(store, database, statement
             await connection.execute(text(statement))
 
 
-async def test_whoever_gets_round_that_breaks_the_chain(store, log, database):
+async def test_a_row_changed_past_the_triggers_breaks_the_chain(store, log, database):
     for name in ("a", "b", "c"):
         await put_plan(store, name)
     whole = await log.verify()

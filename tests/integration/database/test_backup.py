@@ -126,7 +126,7 @@ async def test_a_backup_of_older_tables_is_restored_and_upgraded(database_url, e
     assert [plan.name for plan in await TenantStore(empty).stored_plans()] == ["free"]
 
 
-async def test_what_clients_have_stored_is_left_out_unless_asked_for(database, empty):
+async def test_what_clients_have_stored_is_left_out_unless_an_option_includes_it(database, empty):
     async with database.begin(writes=True) as connection:
         await connection.execute(
             text("INSERT INTO response_events (response, number, count, text) VALUES ('r', 1, 1, 'a prompt')")

@@ -289,7 +289,7 @@ async def test_a_worker_registers_again_when_redis_has_forgotten_it(gateway):
     ],
     ids=["redis", "everywhere", "id"],
 )
-async def test_a_worker_that_cannot_register_says_so_before_it_loads(checkpoint, options, says):
+async def test_a_worker_that_cannot_register_ends_with_the_reason_before_it_loads(checkpoint, options, says):
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gateway", "worker", "--model", str(checkpoint), *options),
         stderr=asyncio.subprocess.PIPE,
@@ -316,7 +316,7 @@ async def test_a_worker_without_a_kind_joins_when_it_has_answered(gateway):
     await worker.stop()
 
 
-async def test_a_worker_of_another_kind_than_the_settings_say_is_logged(gateway, caplog):
+async def test_a_worker_of_another_kind_than_in_the_settings_is_logged(gateway, caplog):
     worker = ScriptedWorker()
     worker.listed = b'{"data": [{"id": "m", "owned_by": "vllm"}]}'
     async with worker, gateway(worker, kind="sglang"):

@@ -125,7 +125,7 @@ async def test_leaving_while_queued_frees_the_turn_and_the_quota(gateway, stream
         assert len(worker.seen) == 2
 
 
-async def test_who_stands_behind_a_leaver_gets_its_turn(gateway):
+async def test_the_request_behind_one_that_leaves_gets_its_turn(gateway):
     async with (
         ScriptedWorker() as worker,
         gateway(worker, **{"queueing.release_window_tokens": "1"}) as running,
@@ -197,7 +197,7 @@ async def test_leaving_before_there_is_a_connection_to_a_worker_costs_nothing(
     ]
 
 
-async def test_many_who_leave_at_random_moments_leave_nothing_behind(gateway):
+async def test_many_clients_that_leave_at_random_moments_leave_nothing_behind(gateway):
     settings = {"queueing.release_window_tokens": "40"}
     async with ScriptedWorker() as one, ScriptedWorker() as two:
         async with gateway(one, two, limits=LIMITS, concurrency=100, **settings) as running, alone() as http:

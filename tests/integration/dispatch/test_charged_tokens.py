@@ -71,7 +71,7 @@ async def test_text_is_counted_by_the_models_tokenizer(gateway, records, checkpo
     )
 
 
-async def test_frames_with_usage_pass_to_a_client_that_asked_for_them(gateway):
+async def test_frames_with_usage_pass_to_a_client_that_requested_them(gateway):
     options = {"include_usage": True, "continuous_usage_stats": True}
     for asked, counts in ((options, [1, 2, 3, 4, 4]), ({"include_usage": True}, [4])):
         async with ScriptedWorker() as worker, gateway(worker) as running:

@@ -101,7 +101,7 @@ async def test_a_client_that_leaves_frees_both_real_halves(gateway, embedded_hal
 # Scripted ones.
 
 
-async def test_the_settings_say_which_half_a_worker_is(gateway):
+async def test_the_settings_decide_whether_a_worker_prefills_or_decodes(gateway):
     async with ScriptedWorker() as prefill, ScriptedWorker() as decode:
         async with gateway(prefill, decode, roles=ROLES) as running:
             async with running.chat(LONG) as response:

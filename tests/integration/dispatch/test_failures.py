@@ -125,7 +125,7 @@ async def test_an_answer_that_comes_at_once_may_take_longer_than_a_first_token(g
         assert not worker.seen[0].body.get("stream")
 
 
-async def test_who_waits_for_a_first_byte_of_a_worker_that_goes_down_gets_it_from_another(gateway):
+async def test_a_request_without_a_first_byte_of_a_worker_that_goes_down_gets_it_from_another(gateway):
     async with ScriptedWorker() as stalled, ScriptedWorker() as good, gateway(stalled, good) as running:
         for worker in (stalled, good):
             worker.then(silent=True)
@@ -164,7 +164,7 @@ async def test_a_stream_that_falls_silent_is_ended(gateway):
         await asyncio.wait_for(worker.seen[0].done.wait(), 60)
 
 
-async def test_a_request_that_two_workers_fail_at_is_tried_no_more_and_nobody_is_blamed(gateway):
+async def test_a_request_that_two_workers_fail_at_is_tried_no_more_and_counts_against_no_worker(gateway):
     workers = [ScriptedWorker() for _ in range(4)]
     async with workers[0] as a, workers[1] as b, workers[2] as c, workers[3] as d:
         for worker in workers:
@@ -277,7 +277,7 @@ async def test_a_worker_that_talks_nonsense_leaves_the_others_alone(gateway):
         assert running.here.gateway.supervisor.loops["probes"].restarts == 0
 
 
-async def test_as_many_workers_are_tried_as_is_said_and_no_more(gateway):
+async def test_no_more_workers_are_tried_than_the_settings_allow(gateway):
     workers = [ScriptedWorker() for _ in range(4)]
     async with workers[0] as a, workers[1] as b, workers[2] as c, workers[3] as d:
         for worker in workers:
@@ -336,7 +336,7 @@ async def test_a_fallback_after_a_failure_is_a_try_more(gateway):
         await running.until(lambda: running.idle)
 
 
-async def test_no_worker_for_a_model_is_said_at_once(gateway):
+async def test_without_a_worker_for_a_model_the_error_comes_at_once(gateway):
     models = json.dumps([{"name": "unserved"}])
     async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
         async with running.chat(model="unserved") as response:
@@ -374,7 +374,7 @@ async def test_a_worker_whose_models_are_in_the_settings_need_not_have_answered(
             assert await status_of(running, model="nobody") == 404
 
 
-async def test_a_full_queue_refuses_and_says_when_to_come_back(gateway):
+async def test_a_full_queue_refuses_with_the_time_to_come_back(gateway):
     settings = {"queueing.release_window_tokens": "1", "queueing.waiting_requests_max": "2"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         worker.then(first_after=0.3)
@@ -532,7 +532,7 @@ async def test_a_worker_that_reports_nonsense_is_charged_as_one_that_reports_not
             assert 800 < int(response.headers["x-ratelimit-remaining-tokens"]) < 1000
 
 
-async def test_an_observer_that_fails_keeps_the_record_from_nobody_else(gateway, monkeypatch, caplog):
+async def test_an_observer_that_fails_keeps_the_record_from_no_other_observer(gateway, monkeypatch, caplog):
     def broken(self, record):
         raise ValueError("cannot observe")
 

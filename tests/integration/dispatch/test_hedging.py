@@ -62,7 +62,7 @@ async def test_the_second_answers_where_the_first_is_silent_which_is_let_go_at_o
         assert 'radixgate_worker_requests_total{worker="w1"} 1.0' in metrics
 
 
-async def test_the_place_of_who_lost_is_free_while_the_answer_goes_on(gateway):
+async def test_the_placement_of_the_slower_attempt_is_free_while_the_answer_goes_on(gateway):
     async with (
         ScriptedWorker() as slow,
         ScriptedWorker() as good,
@@ -98,14 +98,14 @@ async def test_the_first_answers_where_it_is_first_after_all(gateway):
         assert outcomes(running) == {"lost": 1}
 
 
-async def test_who_answers_in_time_is_alone(gateway):
+async def test_a_worker_that_answers_in_time_is_the_only_one(gateway):
     settings = hedging(after_ms=5000)
     async with ScriptedWorker() as one, ScriptedWorker() as other, gateway(one, other, **settings) as running:
         assert await asked(running) == 200
         assert (len(one.seen), len(other.seen), outcomes(running)) == (1, 0, {})
 
 
-async def test_who_is_left_alone_with_a_request_is_whose_it_is_when_its_client_leaves(gateway, records):
+async def test_the_attempt_that_remains_alone_is_charged_when_its_client_leaves(gateway, records):
     async with (
         ScriptedWorker() as one,
         ScriptedWorker() as other,
@@ -190,7 +190,7 @@ async def test_there_is_no_second_leg_where_that_is_forbidden(gateway, why):
         await running.until(lambda: running.idle)
 
 
-async def test_nobody_is_passed_who_waits(gateway):
+async def test_a_hedge_overtakes_no_waiting_request(gateway):
     settings = {**hedging(), "queueing.release_window_tokens": "1"}
     async with ScriptedWorker() as one, ScriptedWorker() as other, gateway(one, other, **settings) as running:
         for worker in (one, other):
@@ -303,7 +303,7 @@ async def test_where_gateways_give_turns_together_nothing_of_a_second_leg_is_lef
 
 @pytest.mark.parametrize("waits_for", ["m", "n"])
 @pytest.mark.parametrize("at", ["another gateway", "the same gateway"])
-async def test_nobody_is_passed_who_waits_for_the_worker_wherever_and_for_whichever_model(
+async def test_a_hedge_overtakes_no_request_that_waits_for_the_worker_at_any_gateway_for_any_model(
     gateway, monkeypatch, at, waits_for
 ):
     settings = {**hedging(), "queueing.release_window_tokens": "1000"}

@@ -52,7 +52,7 @@ async def full(running, here):
     return call
 
 
-async def test_who_consents_goes_over_where_nobody_here_has_room_and_others_wait(gateway, records):
+async def test_tenants_that_consent_go_over_where_no_worker_has_room_and_others_wait(gateway, records):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
             first = await full(running, here)
@@ -71,7 +71,7 @@ async def test_who_consents_goes_over_where_nobody_here_has_room_and_others_wait
                 assert 'radixgate_worker_requests_total{worker="p0"} 1.0' in await response.text()
 
 
-async def test_who_has_room_here_stays_here(gateway):
+async def test_a_request_with_room_here_stays_here(gateway):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
             for _ in range(3):
@@ -79,7 +79,7 @@ async def test_who_has_room_here_stays_here(gateway):
             assert (len(here.seen), len(theirs.seen)) == (3, 0)
 
 
-async def test_a_refusal_for_want_of_room_becomes_overflow_for_who_consents(gateway):
+async def test_a_refusal_for_want_of_room_becomes_overflow_for_a_tenant_that_consents(gateway):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         bounds = {"queueing.waiting_seconds_max": "0.05"}
         async with gateway(tenants=CONSENTS, **settings(here, theirs, after_ms=60_000, **bounds)) as running:
@@ -92,7 +92,7 @@ async def test_a_refusal_for_want_of_room_becomes_overflow_for_who_consents(gate
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_it_stands_in_where_nobody_here_is_up(gateway, stream):
+async def test_a_provider_serves_where_no_worker_is_up(gateway, stream):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
             await here.stop()
@@ -116,7 +116,7 @@ async def test_it_stands_in_where_a_worker_fails_before_the_first_byte(gateway, 
             assert (records[0].worker, records[0].attempts) == ("p0", 2)
 
 
-async def test_the_cheapest_is_asked_first_and_the_next_where_it_fails(gateway):
+async def test_the_cheapest_provider_gets_the_call_and_the_next_one_where_it_fails(gateway):
     async with (
         ScriptedWorker() as here,
         ScriptedWorker(["their/m"]) as dear,
@@ -134,7 +134,7 @@ async def test_the_cheapest_is_asked_first_and_the_next_where_it_fails(gateway):
             await first
 
 
-async def test_who_a_provider_fails_waits_here_and_passes_nobody(gateway):
+async def test_a_request_that_a_provider_fails_waits_here_and_overtakes_none(gateway):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
             first = await full(running, here)
@@ -151,7 +151,7 @@ async def test_who_a_provider_fails_waits_here_and_passes_nobody(gateway):
             await running.until(lambda: running.idle)
 
 
-async def test_where_nobody_here_is_up_a_provider_that_fails_is_what_the_client_is_told(gateway):
+async def test_where_no_worker_is_up_the_client_gets_the_error_of_the_provider(gateway):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
             running.here.gateway.fleet.drain("w0")
@@ -182,7 +182,7 @@ async def test_its_price_is_charged_and_settled(gateway, records):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_nothing_leaves_that_says_who_asks_and_the_answer_names_our_model(gateway, stream):
+async def test_nothing_leaves_that_identifies_the_client_and_the_answer_names_our_model(gateway, stream):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
             here.then(break_after=0)
@@ -295,7 +295,7 @@ async def test_batch_work_waits_for_workers_here(gateway, across):
             assert (len(here.seen), len(theirs.seen)) == (2, 1)
 
 
-async def test_batch_work_that_failed_here_stays_with_those_who_serve_its_model(gateway):
+async def test_batch_work_that_failed_here_stays_with_the_workers_of_its_model(gateway):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
             here.then(break_after=0)
@@ -310,7 +310,7 @@ def rests(running):
     return [worker.id for worker in fleet if worker.rests_until > fleet.now()]
 
 
-async def test_a_provider_that_is_full_rests_as_long_as_it_says_and_every_gateway_knows(gateway):
+async def test_a_full_provider_gets_no_call_of_any_gateway_for_the_time_it_names(gateway):
     async with (
         ScriptedWorker() as here,
         ScriptedWorker(["their/m"]) as dear,
@@ -338,7 +338,7 @@ async def test_a_provider_that_is_full_rests_as_long_as_it_says_and_every_gatewa
             assert 'radixgate_worker_health{state="up",worker="p1"} 1.0' in metrics
 
 
-async def test_a_provider_that_has_rested_is_asked_again(gateway):
+async def test_a_provider_gets_calls_again_after_its_backoff(gateway):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         rules = settings(here, theirs, rules={"rest_seconds_max": 0.5})
         async with gateway(tenants=CONSENTS, **rules) as running:
@@ -351,7 +351,7 @@ async def test_a_provider_that_has_rested_is_asked_again(gateway):
             assert len(theirs.seen) == 2
 
 
-async def test_only_where_nobody_else_may_serve_its_client_hears_of_it(gateway):
+async def test_its_error_reaches_the_client_only_where_no_other_server_may_serve(gateway):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
             running.here.gateway.fleet.drain("w0")
@@ -386,7 +386,7 @@ async def test_another_model_stands_in_where_its_provider_rests(gateway):
             assert (len(theirs.seen), len(spare.seen)) == (1, 2)
 
 
-async def test_who_waits_here_goes_over_when_the_provider_has_rested(gateway):
+async def test_a_request_that_waits_here_goes_over_when_the_backoff_of_the_provider_ends(gateway):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
             first = await full(running, here)
@@ -413,7 +413,7 @@ def refused(*gateways):
 
 
 @pytest.mark.parametrize("rules", LIMITED.values(), ids=LIMITED)
-async def test_a_provider_at_a_limit_is_no_candidate_and_who_finds_it_so_waits_here(gateway, rules):
+async def test_a_provider_at_a_limit_is_no_candidate_and_its_request_waits_here(gateway, rules):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs, rules=rules)) as running:
             first = await full(running, here)
@@ -448,7 +448,7 @@ async def test_all_gateways_together_hold_a_providers_limit(gateway):
             await nothing_is_left(one, two)
 
 
-async def test_who_waits_here_goes_over_when_the_provider_has_room_again(gateway):
+async def test_a_request_that_waits_here_goes_over_when_the_provider_has_room_again(gateway):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs, rules={"concurrency": 1})) as running:
             first = await full(running, here)

@@ -56,7 +56,7 @@ async def test_a_turn_at_a_worker_that_is_gone_by_then_is_requested_again(gatewa
             await nothing_is_left(one, two)
 
 
-async def test_who_is_to_give_way_as_its_first_byte_comes_keeps_its_place(gateway, monkeypatch):
+async def test_a_request_to_be_preempted_as_its_first_byte_comes_keeps_its_placement(gateway, monkeypatch):
     first_byte = PreemptibleAttempt.first_byte
 
     async def cut_off_as_it_comes(self, opening):

@@ -55,7 +55,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.M))
 
 
-def test_every_block_says_its_language():
+def test_every_block_names_its_language():
     unnamed = [str(block) for page in pages() for block in blocks_of(page) if block.language not in LANGUAGES]
     assert unnamed == []
 

@@ -78,7 +78,7 @@ async def test_a_port_that_is_taken_is_named(gateway):
                 pass
 
 
-async def test_without_grpc_the_settings_say_what_to_install(gateway, monkeypatch):
+async def test_without_grpc_the_check_of_the_settings_names_the_extra_to_install(gateway, monkeypatch):
     monkeypatch.delitem(sys.modules, "gateway.endpoint_picker.listener", raising=False)
     monkeypatch.setitem(sys.modules, "grpc.aio", None)
     with pytest.raises(SettingsProblem, match=r"radixgate\[ext-proc\]"):

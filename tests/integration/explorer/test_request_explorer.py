@@ -50,7 +50,7 @@ async def test_a_slow_request_shows_its_steps_its_ranking_and_its_limits(gateway
             assert PROMPT not in str(await listed(running))
 
 
-async def test_a_request_that_waited_says_why_and_which_tenants_were_ahead(gateway):
+async def test_a_request_that_waited_has_the_reason_and_the_tenants_ahead(gateway):
     window = {"queueing.release_window_tokens": "1", **SLOW}
     async with ScriptedWorker() as worker, gateway(worker, **window) as running:
         gate = asyncio.Event()
@@ -98,7 +98,7 @@ async def test_requests_of_all_gateways_are_found_at_each(gateway):
             await shown(one, "req-never-sent", status=404)
 
 
-async def test_a_tenant_sees_its_own_requests_without_workers(gateway):
+async def test_a_tenant_gets_its_own_requests_without_workers(gateway):
     async with ScriptedWorker() as worker, gateway(worker, **SLOW) as running:
         mine, other = await asked(running), await asked(running, tenant="globex")
 

@@ -67,7 +67,7 @@ async def test_a_file_is_kept_listed_read_and_deleted(running):
         assert (await called(running, f"/{file['id']}{path}"))[0] == 404
 
 
-async def test_a_file_is_its_own_tenants_and_nobody_elses(running):
+async def test_a_file_belongs_to_its_tenant_alone(running):
     _, file = await upload(running)
     for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
         status, body = await called(running, f"/{file['id']}{path}", method=method, tenant="globex")
@@ -122,7 +122,7 @@ async def test_what_is_no_upload_is_refused_kindly(running):
             assert (answer.status, (await answer.json())["error"]["type"]) == (400, "invalid_request_error")
 
 
-async def test_expires_after_says_how_long_a_file_is_kept(running, tmp_path):
+async def test_expires_after_bounds_how_long_a_file_is_kept(running, tmp_path):
     _, file = await upload(
         running, **{"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
     )

@@ -65,7 +65,7 @@ async def test_clients_that_leave_open_no_circuit(gateway):
         assert (health(running).state.value, health(running).strain) == ("up", 0.0)
 
 
-async def test_the_only_worker_is_asked_also_with_its_circuit_open(gateway):
+async def test_the_only_worker_gets_requests_also_with_its_circuit_open(gateway):
     async with ScriptedWorker() as only, gateway(only) as running:
         only.then(break_after=1)
         async with asyncio.timeout(60):

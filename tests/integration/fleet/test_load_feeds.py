@@ -113,7 +113,7 @@ async def test_a_worker_begins_with_the_speed_that_its_engine_reports(gateway):
             assert one(running).speed.ms_per_token == 0.025
 
 
-async def test_the_settings_say_where_a_worker_publishes_or_that_nobody_listens(gateway):
+async def test_the_settings_name_where_a_worker_publishes_or_that_no_gateway_subscribes(gateway):
     async with publishing({"running": 2}) as (worker, said, _):
         worker.info = {}
         at = {"endpoint": f"tcp://*:{said[0].publisher.port}"}

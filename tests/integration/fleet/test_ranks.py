@@ -36,7 +36,7 @@ async def test_prompts_that_come_at_once_name_different_ranks(gateway):
     assert sorted(seen.body["routed_dp_rank"] for seen in worker.seen) == [0, 1]
 
 
-async def test_no_rank_is_named_where_there_is_one_or_the_settings_say_so(gateway):
+async def test_no_rank_is_named_where_there_is_only_one_or_the_settings_forbid_it(gateway):
     async with worker_with_ranks(1) as one, worker_with_ranks(2) as other:
         for worker, more in ((one, {}), (other, {"dp_rank": "off"})):
             entry = f'[{{"id": "w", "kind": "sglang", "url": "{worker.url}"'

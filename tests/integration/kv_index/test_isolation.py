@@ -26,7 +26,9 @@ TENANTS = {
 }
 
 
-async def test_nobody_hits_what_another_has_sent_unless_both_have_said_so(gateway, embedded, model_settings):
+async def test_a_tenant_hits_no_blocks_of_another_unless_both_share_their_cache(
+    gateway, embedded, model_settings
+):
     """Every tenant sends the same prompt after every other; the cached blocks are the expected ones."""
     async with gateway(embedded[0], kind="embedded", tenants=TENANTS, **model_settings) as running:
         tally = running.here.gateway.overview.tenants
@@ -51,7 +53,7 @@ async def test_nobody_hits_what_another_has_sent_unless_both_have_said_so(gatewa
             assert cached(usage) == all_of_it
 
 
-async def test_a_client_cannot_say_whose_cache_it_wants(gateway, embedded, model_settings):
+async def test_a_client_cannot_choose_the_cache_of_another_tenant(gateway, embedded, model_settings):
     """A tenant that knows another tenant's salt cannot use it."""
     async with gateway(embedded[0], kind="embedded", **model_settings) as running:
         salt = running.here.gateway.services.dispatch.worker_calls._cache_salt("tenant:acme")
@@ -64,7 +66,7 @@ async def test_a_client_cannot_say_whose_cache_it_wants(gateway, embedded, model
             assert cached(usage) == 0
 
 
-async def test_the_index_knows_of_every_group_apart(gateway, embedded, model_settings):
+async def test_the_index_keeps_the_blocks_of_every_group_apart(gateway, embedded, model_settings):
     async with gateway(embedded[0], kind="embedded", tenants=TENANTS, **model_settings) as running:
         at = running.here.gateway.services
         await ask(running, conversation(33), tenant="acme")
@@ -89,7 +91,7 @@ async def test_the_index_knows_of_every_group_apart(gateway, embedded, model_set
     ("kind", "tenant", "told"),
     [("openai", "acme", False), ("openai", "shared-1", True), ("sglang", "acme", True)],
 )
-async def test_where_an_engine_cannot_keep_tenants_apart_nobody_is_told_what_was_cached(
+async def test_where_an_engine_cannot_keep_tenants_apart_no_tenant_gets_cached_token_counts(
     gateway, kind, tenant, told, stream
 ):
     async with ScriptedWorker() as worker, gateway(worker, kind=kind, tenants=TENANTS) as running:

@@ -91,7 +91,7 @@ async def test_each_attempt_under_one_idempotency_key_is_paid_in_the_ledger_and_
         assert 9_570 <= int(after) <= 9_620
 
 
-async def test_what_the_cache_has_saved_is_told_in_money(gateway, worker, tables_url):
+async def test_the_savings_of_the_cache_are_reported_in_money(gateway, worker, tables_url):
     models = [
         {"name": "m", "prices": {"input": 1.0, "cached_input": 0.25, "output": 2.0}},
         {"name": "same", "prices": {"input": 1.0, "output": 2.0}},

@@ -138,7 +138,7 @@ async def test_an_event_that_is_not_taken_comes_again_later_and_later_and_is_giv
     assert (scene.webhooks.delivered, scene.webhooks.failed) == (0, 3)
 
 
-async def test_whoever_says_that_it_is_gone_is_not_asked_again(database, receiver):
+async def test_a_receiver_that_answers_410_gets_no_more_events(database, receiver):
     scene = Scene(database, receiver.url)
     receiver.statuses = [410]
     await scene.put("e1")
@@ -147,7 +147,7 @@ async def test_whoever_says_that_it_is_gone_is_not_asked_again(database, receive
     assert not await scene.deliver()
 
 
-async def test_nobody_there_is_as_good_as_a_refusal(database):
+async def test_an_address_without_a_server_counts_as_a_refusal(database):
     scene = Scene(database, "http://127.0.0.1:1/")
     await scene.put("e1")
     assert await scene.deliver()
@@ -184,13 +184,13 @@ async def test_an_event_whose_delivery_is_interrupted_is_due_at_once(database, r
     assert len(receiver.told) == 2
 
 
-async def test_an_event_for_nobody_here_waits(database, receiver):
+async def test_an_event_for_an_unknown_webhook_waits(database, receiver):
     scene = Scene(database, receiver.url)
     await scene.put("e1", hook="elsewhere")
     assert not await scene.deliver()
 
 
-async def test_a_tenants_hour_is_told_when_it_is_over_and_again_only_when_it_has_grown(database, receiver):
+async def test_a_tenants_hour_is_sent_when_it_is_over_and_again_only_when_it_has_grown(database, receiver):
     scene, store = Scene(database, receiver.url), UsageStore(database)
     row = {"organisation": "org", "tenant": "acme", "key_id": "k", "asked": "m", "model": "m", "worker": "w"}
     row |= {"surface": "chat", "prompt_tokens": 5, "cached_tokens": 1, "output_tokens": 2, "cost": 7}
@@ -229,7 +229,7 @@ async def test_a_tenants_hour_is_told_when_it_is_over_and_again_only_when_it_has
     assert second["data"]["requests"] == 2
 
 
-async def test_a_budget_that_is_used_up_is_told_by_a_running_gateway(gateway, receiver, tmp_path):
+async def test_a_running_gateway_sends_an_event_for_a_budget_that_is_used_up(gateway, receiver, tmp_path):
     hooks = [{"id": "books", "url": receiver.url, "secret": SECRET, "events": ["budget"]}]
     limits = [{"requests": 2, "per": "day", "mode": "soft"}]
     settings = {"database.url": f"sqlite:///{tmp_path}/t.db", "webhooks": json.dumps(hooks)}

@@ -167,7 +167,7 @@ def test_models_are_those_that_were_allowed_by_their_own_names(directory, key, m
     assert [name for name in ("llama-8b", "llama-70b") if tenant.allows(name)] == models
 
 
-def test_a_key_for_management_asks_no_models(directory):
+def test_a_key_for_management_needs_no_models(directory):
     assert directory.by_key("sk-admin").key_scopes == {"usage"}
     assert "inference" in directory.by_key("sk-user").key_scopes
 
@@ -177,7 +177,7 @@ def test_a_key_in_its_grace_period_has_the_rules_of_its_successor(directory):
     assert (before.id, before.model_access) == (after.id, after.model_access)
 
 
-def test_addresses_hold_for_everybody(directory):
+def test_allowed_addresses_hold_for_every_key(directory):
     assert all(directory.by_key(key).networks for key in ("sk-team", "sk-user"))
 
 

@@ -70,7 +70,7 @@ async def fetcher(host):
     await made.close()
 
 
-async def test_a_listed_host_is_asked_and_its_answer_is_data(host, fetcher):
+async def test_a_listed_host_gets_the_call_and_its_answer_becomes_data(host, fetcher):
     assert await fetcher.fetch([f"{host.url}/cat?a=1", f"{host.url}/cat"], "acme", lease()) == [
         AS_DATA,
         AS_DATA,
@@ -184,7 +184,7 @@ async def test_the_worker_gets_the_content_and_fetches_nothing(gateway, host):
         assert running.idle
 
 
-async def test_without_listed_hosts_nobody_is_asked(gateway, host):
+async def test_without_listed_hosts_no_host_gets_a_call(gateway, host):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         async with running.chat(messages=with_image(f"{host.url}/cat")) as response:
             assert response.status == 400

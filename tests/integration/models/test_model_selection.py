@@ -60,7 +60,7 @@ async def test_a_name_without_workers_of_its_own_may_stand_for_others(gateway):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_fallback_answers_where_nobody_serves_the_model(gateway, stream):
+async def test_a_fallback_answers_where_no_worker_serves_the_model(gateway, stream):
     main = {"name": "m", "fallbacks": ["missing", "spare"]}
     async with ScriptedWorker() as first, ScriptedWorker(["spare"]) as spare:
         async with gateway(first, spare, **models(main)) as running:
@@ -132,7 +132,7 @@ async def test_a_fallback_without_a_place_is_not_charged_for_what_the_first_mode
 
 
 @pytest.mark.parametrize("whole", NO_ANSWERS.values(), ids=NO_ANSWERS)
-async def test_what_is_no_answer_is_not_charged_and_the_next_worker_is_asked(gateway, records, whole):
+async def test_what_is_no_answer_is_not_charged_and_the_next_worker_gets_the_call(gateway, records, whole):
     async with ScriptedWorker() as bad, ScriptedWorker() as good:
         rules = {"routing.policy": "round_robin"}
         async with gateway(bad, good, kind="openai", limits=LIMITS, **rules) as running:
@@ -149,7 +149,7 @@ async def test_what_is_no_answer_is_not_charged_and_the_next_worker_is_asked(gat
             await running.until(lambda: running.idle)
 
 
-async def test_a_message_that_is_none_is_asked_for_elsewhere_and_its_usage_not_charged(gateway, records):
+async def test_a_message_that_is_none_is_requested_elsewhere_and_its_usage_not_charged(gateway, records):
     main, spare_model = {"name": "m", "fallbacks": ["spare"]}, {"name": "spare"}
     async with ScriptedWorker() as first, ScriptedWorker(["spare"]) as spare:
         async with gateway(

@@ -63,7 +63,7 @@ def load(house):
     return house.loads.get("w0", NO_TOTALS)
 
 
-async def test_a_gateway_gives_places_by_itself_once_redis_has_said_that_no_request_waits(two):
+async def test_a_gateway_gives_places_by_itself_once_redis_reports_that_no_request_waits(two):
     (one, _), (other, house) = two
     assert given(one) is None
     one.leave(await asked(one), 0.0)
@@ -77,7 +77,7 @@ async def test_a_gateway_gives_places_by_itself_once_redis_has_said_that_no_requ
     assert given(other) is None, "Redis has not told the other gateway that no request waits"
 
 
-async def test_what_redis_said_holds_for_a_limited_time(redis_url, tmp_path):
+async def test_a_report_of_redis_holds_for_a_limited_time(redis_url, tmp_path):
     clock = FakeClock()
     clock.advance(100.0)
     async with member(redis_url, tmp_path.name, clock=clock) as (one, _), member(redis_url, tmp_path.name):
@@ -88,7 +88,7 @@ async def test_what_redis_said_holds_for_a_limited_time(redis_url, tmp_path):
         assert given(one) is None
 
 
-async def test_together_gateways_fill_no_more_than_their_share_of_a_window_that_redis_does_not_know(two):
+async def test_together_gateways_fill_no_more_than_their_share_of_a_window_that_redis_lacks(two):
     queues = [queue for queue, _ in two]
     for queue in queues:
         await asked(queue)

@@ -74,13 +74,13 @@ async def queue(own_valkey):
 
 
 @pytest.mark.parametrize("each", [1, 3, PASSED_OVER_OF_FLOW_MAX])
-async def test_those_who_wait_for_their_worker_hold_up_nobody_else_however_many_they_are(queue, each):
+async def test_requests_that_wait_for_their_worker_hold_up_no_other_however_many_they_are(queue, each):
     for at in range(5 * PASSED_OVER_MAX):
         assert await queue.asks(f"t{at // each}", FULL) == 0
     assert await queue.asks("behind", FREE) == 1
 
 
-async def test_who_was_passed_over_is_not_looked_at_until_its_worker_changes(queue):
+async def test_a_request_that_was_passed_over_is_not_looked_at_until_its_worker_changes(queue):
     for at in range(5):
         assert await queue.asks(f"t{at}", FULL) == 0
     assert await queue.asks("elsewhere", FREE) == 1
@@ -105,7 +105,7 @@ async def test_what_another_server_has_searched_since_is_looked_at_again(queue):
     assert [await queue.looks() for _ in range(2)] == [3, 0]
 
 
-async def test_a_worker_that_one_waits_for_who_leaves_is_free_for_the_next(queue):
+async def test_a_worker_is_free_for_the_next_when_the_request_that_waits_for_it_leaves(queue):
     """Both wait for a worker with room for the second alone, which does not overtake the first."""
     part = [SharedRoute("part", WINDOW // 2, 1.0)]
     assert await queue.asks("x", part) == 1  # number 1
@@ -173,7 +173,7 @@ async def test_a_search_in_vain_costs_the_server_a_few_commands(queue, tenants):
     assert sum(commands.values()) <= 25
 
 
-async def test_who_takes_less_than_its_turn_leaves_the_rest_to_others(queue):
+async def test_a_request_that_takes_less_than_its_turn_leaves_the_rest_to_others(queue):
     assert await queue.asks("a", [SharedRoute("full", WINDOW, 1.0)]) == 0
     assert await queue.asks("b", FULL) == 0
     await queue.ends(0)

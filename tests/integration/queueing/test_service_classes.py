@@ -207,7 +207,7 @@ async def test_batch_work_that_has_begun_to_answer_keeps_its_place(gateway):
 
 
 @pytest.mark.parametrize("name", ["x-stainless-read-timeout", "x-stainless-timeout", "x-request-timeout"])
-async def test_who_would_be_gone_by_then_is_not_sent_to_a_worker(gateway, name):
+async def test_a_request_with_a_client_that_would_be_gone_is_not_sent_to_a_worker(gateway, name):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         known(running, fixed_ms=5000.0)
         assert (await refusal(ask(running, headers={name: "2"})))[:2] == (504, "deadline_exceeded")
@@ -227,7 +227,7 @@ async def test_waiting_ends_when_the_clients_own_time_is_over(gateway):
         await running.until(lambda: running.idle)
 
 
-async def test_a_tenant_with_too_much_waiting_hears_429_and_others_do_not(gateway):
+async def test_a_tenant_with_too_much_waiting_gets_429_and_others_do_not(gateway):
     settings = {**WINDOW, "queueing.tenant_waiting_requests_max": "1"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         worker.then(**HOUR)
@@ -240,7 +240,7 @@ async def test_a_tenant_with_too_much_waiting_hears_429_and_others_do_not(gatewa
         await left(first, second, third)
 
 
-async def test_a_stream_that_asked_for_it_shows_signs_of_life_while_it_waits(gateway):
+async def test_a_stream_that_requests_them_gets_comments_while_it_waits(gateway):
     async with ScriptedWorker() as worker, gateway(worker, **WINDOW) as running:
         gate = asyncio.Event()
         worker.then(until=gate)
@@ -267,7 +267,7 @@ async def test_an_error_after_signs_of_life_comes_in_the_stream(gateway):
         await running.until(lambda: running.idle)
 
 
-async def test_nobody_is_shown_signs_of_life_who_did_not_ask(gateway):
+async def test_a_stream_that_does_not_request_comments_gets_none(gateway):
     async with ScriptedWorker() as worker, gateway(worker, **WINDOW) as running:
         gate = asyncio.Event()
         worker.then(until=gate)

@@ -102,7 +102,7 @@ async def test_without_redis_each_has_its_part_and_waiting_requests_enter_again(
         waits.cancel()
 
 
-async def test_who_left_before_it_was_to_ask_again_leaves_no_name_behind(two):
+async def test_a_request_that_left_before_its_next_call_leaves_no_name_behind(two):
     one, _ = two
     placed, task = asks(one)
     await task
@@ -152,7 +152,7 @@ async def test_a_wait_ends_with_what_its_routes_raise_and_the_next_has_its_turn(
     assert (await asyncio.wait_for(behind, 60)).worker == "w0"
 
 
-async def test_where_no_worker_is_left_nobody_waits_for_one(two):
+async def test_where_no_worker_is_left_no_request_waits_for_one(two):
     one, _ = two
     routes = list(ROUTES)
     await asks(one)[1]
@@ -214,7 +214,7 @@ async def test_a_redis_that_is_away_again_and_again_is_joined_later_each_time(re
     assert all(waited >= least for waited, least in zip(waits, (0.25, 0.5, 1.0, 2.0), strict=True))
 
 
-async def test_who_is_away_for_longer_leaves_no_turns_to_those_who_ask_elsewhere_now(valkey, tmp_path):
+async def test_a_gateway_away_for_longer_keeps_no_turns_from_requests_at_other_gateways(valkey, tmp_path):
     clock = FakeClock()
     clock.advance(100.0)
     async with (

@@ -113,7 +113,9 @@ async def test_cold_prompts_at_one_moment_spread_through_two_gateways_as_through
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_who_waits_for_the_worker_that_has_its_prompt_lets_others_go_to_the_free_one(gateway, count):
+async def test_a_request_that_waits_for_the_worker_with_its_prompt_lets_others_go_to_the_free_one(
+    gateway, count
+):
     """Of the same tenant too, and whichever gateway they came to."""
     text, rules = "a prompt that is sent twice " * 1800, {"queueing.release_window_tokens": "500"}
     async with AsyncExitStack() as stack:
@@ -165,7 +167,7 @@ async def test_a_turn_of_one_gateway_comes_when_the_other_one_frees_the_worker(g
             await each.until(lambda at=each: at.idle)
 
 
-async def test_who_leaves_while_waiting_for_all_gateways_turns_leaves_nothing(gateway):
+async def test_a_request_that_leaves_while_waiting_for_all_gateways_turns_leaves_nothing(gateway):
     async with (
         ScriptedWorker() as worker,
         gateway(worker, **ONE_AT_A_TIME) as one,
@@ -206,7 +208,7 @@ async def test_inside_a_tenant_a_turn_goes_to_the_shortest_prompt_of_its_gateway
         assert [len(seen.body["messages"][0]["content"]) for seen in worker.seen[1:]] == [40, 400, 4000]
 
 
-async def test_who_gave_its_turn_to_a_shorter_one_may_go_to_any_worker_still(gateway):
+async def test_a_request_that_gave_its_turn_to_a_shorter_one_may_still_go_to_any_worker(gateway):
     shortest = {**ONE_AT_A_TIME, "queueing.within": "hrrn", "routing.policy": "least_work"}
     async with (
         ScriptedWorker() as soon,

@@ -75,7 +75,7 @@ async def test_a_limit_for_some_models_leaves_the_others_alone(gateway):
     assert headers["x-radixgate-limit"] == "tenant:acme; requests/day/small-*"
 
 
-async def test_a_limit_in_shadow_is_counted_and_told_and_refuses_nobody(gateway):
+async def test_a_limit_in_shadow_is_counted_and_reported_and_refuses_no_request(gateway):
     limits = [{"requests": 1, "per": "day", "mode": "shadow"}, {"requests": 9, "per": "day", "alert_at": 0.2}]
     async with ScriptedWorker() as worker, gateway(worker, limits=limits) as running:
         told = []

@@ -339,7 +339,7 @@ async def test_a_gateway_goes_on_from_its_ledger_after_a_flush(gateway, own_valk
         assert await remaining() == before[1] - 14
 
 
-async def test_a_window_of_the_calendar_that_has_ended_meanwhile_is_asked_for_again(house):
+async def test_a_window_of_the_calendar_that_has_ended_meanwhile_is_reserved_again(house):
     store, last_month = house.store(), WindowUsage(500.0, time.time() - 86_400)
     assert not await store._put_back(house.organisation, "tenant:t", [(MONTH, last_month)])
     house.note(20)

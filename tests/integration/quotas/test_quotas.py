@@ -33,7 +33,7 @@ async def test_requests_per_minute_are_exact_and_the_refusal_is_honest(gateway, 
         assert len(worker.seen) == 3
 
 
-async def test_who_waits_as_long_as_told_gets_in(gateway):
+async def test_a_client_that_waits_as_long_as_retry_after_gets_in(gateway):
     limits = [{"requests": 4, "per": "second"}]
     async with ScriptedWorker() as worker, gateway(worker, limits=limits) as running:
         refused = list[int]()
@@ -156,7 +156,7 @@ async def test_two_gateways_share_one_limit(gateway):
     assert sorted(statuses) == [200] * 10 + [429] * 10
 
 
-async def test_what_is_left_of_each_limit_can_be_asked_without_a_charge(gateway, redis_url):
+async def test_the_rest_of_each_limit_can_be_read_without_a_charge(gateway, redis_url):
     limits = [{"requests": 3, "per": "hour"}, {"total_tokens": 1000, "per": "day"}]
     async with (
         ScriptedWorker() as worker,

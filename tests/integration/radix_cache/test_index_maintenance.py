@@ -79,7 +79,7 @@ async def predicted(each, keys):
     return sum([await each.scripts.ask("HLEN", keys.predictions(shard)) for shard in range(keys.shards)])
 
 
-async def test_predictions_of_a_gateway_that_died_go_though_nobody_saw_them_while_they_counted(valkey):
+async def test_predictions_of_a_gateway_that_died_go_though_no_replica_read_them_in_time(valkey):
     keys = Keys(prefix=f"t{uuid4().hex}", shards=2)
     dead = await replica(valkey.url, keys, time.monotonic, **BRIEFLY)
     dead.index.enrol(W, "first")

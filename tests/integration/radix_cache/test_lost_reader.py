@@ -63,7 +63,7 @@ async def nodes_in_redis(one):
     return sum(field.startswith(b"N") for field in fields)
 
 
-async def test_a_gateway_that_cannot_see_the_tree_adds_nothing_to_it(deaf):
+async def test_a_gateway_that_cannot_read_the_tree_adds_nothing_to_it(deaf):
     """Nothing would be evicted: what the index has too much is found in the replica."""
     one, _ = deaf
     for number in range(PREFIXES):

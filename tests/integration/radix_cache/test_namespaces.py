@@ -100,7 +100,7 @@ async def test_evicted_namespaces_leave_nothing_behind(two):
     assert len(stored) == len(known) == 3
 
 
-async def test_what_an_older_layout_has_left_goes_when_nobody_keeps_it(redis_url):
+async def test_what_an_older_layout_has_left_goes_when_no_gateway_uses_it(redis_url):
     prefix = f"t{uuid4().hex}"
     old, new = Keys(prefix=prefix, shards=2, layout=1), Keys(prefix=prefix, shards=2)
     scripts = ScriptCaller(redis_url)

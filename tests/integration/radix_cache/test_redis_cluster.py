@@ -63,7 +63,7 @@ async def in_thread(action, *arguments):
     return await asyncio.to_thread(action, *arguments)
 
 
-async def test_a_script_may_tell_a_channel_of_its_own_slot_and_touch_no_key_of_another(cluster):
+async def test_a_script_may_publish_to_a_channel_of_its_own_slot_and_touch_no_key_of_another(cluster):
     caller = ScriptCaller(cluster.url)
     tell = Script.from_text("#!lua\nreturn redis.call('SPUBLISH', ARGV[1], 'x')")
     assert await caller.call(tell, ["a:{ix:01}:log"], ["a:{ix:01}"]) == 0
@@ -375,7 +375,7 @@ async def test_what_waits_for_a_server_that_is_away_is_bounded(own_cluster, scri
     assert {type(e) for e in await asyncio.gather(first, *calls, return_exceptions=True)} == {RedisDown}
 
 
-async def test_a_server_that_is_no_cluster_says_so(tmp_path):
+async def test_a_server_that_is_no_cluster_is_an_error_that_names_it(tmp_path):
     port, bus = free_ports(2)
     alone = Node(tmp_path / "alone", port, bus, ["--cluster-enabled", "no"])
     alone.start()

@@ -69,7 +69,9 @@ async def test_a_library_that_was_lost_is_sent_once_however_many_calls_were_unde
     assert (await client.info("commandstats"))["cmdstat_function|load"]["calls"] == 1
 
 
-async def test_whoever_may_not_load_functions_is_told_so(scripts, append, client):
+async def test_an_account_without_the_right_to_load_functions_gets_an_error_that_names_it(
+    scripts, append, client
+):
     await client.execute_command("ACL", "SETUSER", "default", "-function|load")
     with pytest.raises(RedisDown, match=r"not found.*function\|load"):
         await scripts.call(append, ["list"], [0])

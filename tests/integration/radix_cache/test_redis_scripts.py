@@ -63,7 +63,7 @@ async def test_a_server_that_is_away_fails_the_call_and_not_the_caller(scripts, 
     assert await scripts.call(ECHO, [], [3]) == 3
 
 
-async def test_a_caller_that_leaves_disturbs_nobody(scripts):
+async def test_a_caller_that_leaves_disturbs_no_other(scripts):
     leaving = asyncio.ensure_future(scripts.call(SLOW, [], [3_000_000]))
     staying = scripts.call(ECHO, [], [4])
     await asyncio.sleep(0)
@@ -111,7 +111,7 @@ async def test_a_caller_that_is_cancelled_leaves_no_reservation(scripts):
 
 
 @pytest.mark.parametrize("silent_seconds", [0.0, 0.3])
-async def test_what_was_asked_before_the_close_is_done(scripts, own_valkey, silent_seconds):
+async def test_calls_made_before_the_close_are_done(scripts, own_valkey, silent_seconds):
     """Nothing waits for the release of a lease; else it would stay until it is no longer renewed."""
     closing = ScriptCaller(own_valkey.url)
     store = RedisQuotaStore(closing, 10.0)

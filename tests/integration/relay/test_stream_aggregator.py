@@ -50,7 +50,9 @@ def same(one, other):
 
 
 @pytest.mark.parametrize(("path", "asked"), ASKED, ids=[f"{path}-{'-'.join(asked)}" for path, asked in ASKED])
-async def test_the_embedded_engine_says_the_same_in_pieces(gateway, embedded, model_settings, path, asked):
+async def test_a_stream_of_the_embedded_engine_has_the_content_of_its_whole_answer(
+    gateway, embedded, model_settings, path, asked
+):
     worker, body = embedded[0], {"model": "tiny", **asked}
     async with gateway(worker, kind="embedded", **model_settings) as running:
         async with running.http.post(f"{worker.url}/v1/{path}", json=body) as answer:
@@ -79,7 +81,7 @@ async def test_a_workers_first_answer_is_passed_as_it_came_and_after_a_restart_a
     assert [answer["choices"] for answer in answers] == [answers[0]["choices"]] * 4
 
 
-async def test_the_first_token_of_an_answer_that_nobody_streams_makes_room_for_the_next(gateway):
+async def test_the_first_token_of_a_whole_answer_makes_room_for_the_next(gateway):
     async with (
         ScriptedWorker() as worker,
         gateway(worker, **{"queueing.release_window_tokens": 100}) as running,
@@ -138,7 +140,7 @@ async def test_an_answer_that_breaks_off_is_had_from_another_worker_while_its_cl
     "last", [b"data: [DONE]\n\n", b"data: [DONE]"], ids=["a blank line", "no blank line"]
 )
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
-async def test_a_worker_that_ends_its_stream_and_does_not_say_why_has_answered(gateway, path, last):
+async def test_a_stream_that_ends_without_a_finish_reason_is_an_answer(gateway, path, last):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         running.knows_shapes()
         worker.then(finish_reason=None, last_frame=last)
@@ -155,7 +157,9 @@ async def test_a_worker_that_ends_its_stream_and_does_not_say_why_has_answered(g
 
 
 @pytest.mark.parametrize(("reason", "status"), [(None, 502), ("stop", 200)])
-async def test_a_stream_without_an_end_has_one_only_if_its_choices_say_so(gateway, reason, status):
+async def test_a_stream_without_its_last_frame_is_complete_only_if_its_choices_have_ended(
+    gateway, reason, status
+):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         running.knows_shapes()
         worker.then(finish_reason=reason, last_frame=b"")

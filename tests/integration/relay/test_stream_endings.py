@@ -85,7 +85,7 @@ async def test_a_stream_that_begins_with_an_error_is_a_502_if_no_worker_is_left(
     assert records[-1].charged is None
 
 
-async def test_a_mistake_of_the_client_that_is_found_in_the_stream_is_told_as_one(gateway, records):
+async def test_a_mistake_of_the_client_that_is_found_in_the_stream_is_its_error(gateway, records):
     refusal = {"error": {"message": "top_k must be positive", "type": "BadRequestError", "code": 400}}
     async with ScriptedWorker() as worker, gateway(worker) as running:
         frame = b"data: " + json.dumps(refusal).encode() + b"\n\ndata: [DONE]\n\n"
@@ -97,7 +97,7 @@ async def test_a_mistake_of_the_client_that_is_found_in_the_stream_is_told_as_on
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["asked for whole", "put together from a stream"])
-async def test_a_whole_answer_that_is_an_error_is_asked_for_elsewhere(gateway, records, stream):
+async def test_a_whole_answer_that_is_an_error_is_requested_elsewhere(gateway, records, stream):
     async with ScriptedWorker() as bad, ScriptedWorker() as good, gateway(bad, good) as running:
         if stream:
             running.knows_shapes()

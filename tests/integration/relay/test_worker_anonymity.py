@@ -61,7 +61,7 @@ async def test_no_header_of_a_worker_reaches_a_client(gateway, path, stream):
 
 @pytest.mark.parametrize("path", ASKED)
 @pytest.mark.parametrize("status", [400, 404, 413, 422, 429, 500, 503])
-async def test_a_refusal_says_what_is_wrong_and_not_where(gateway, path, status):
+async def test_a_refusal_names_the_mistake_and_no_address(gateway, path, status):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         worker.then(headers=HEADERS, status=status, body=REFUSAL)
         told, seen = await everything(running, path)
@@ -73,7 +73,7 @@ async def test_a_refusal_says_what_is_wrong_and_not_where(gateway, path, status)
         assert told in ((429,) if status == 429 else (502, 503))
 
 
-async def test_an_answer_does_not_say_where_blocks_are_handed_over(gateway):
+async def test_an_answer_does_not_show_where_blocks_are_handed_over(gateway):
     async with ScriptedWorker() as worker, gateway(worker, kind="vllm") as running:
         worker.then(more={"kv_transfer_params": {"remote_host": "10.0.0.7", "remote_port": 30007}})
         status, seen = await everything(running, "v1/chat/completions")

@@ -225,7 +225,7 @@ async def test_a_model_that_was_found_at_its_worker_is_named_later(gateway):
         assert await status(running, model="new") == 200
 
 
-async def test_who_waits_has_its_turn_by_the_new_rules(gateway):
+async def test_a_waiting_request_has_its_turn_by_the_new_rules(gateway):
     settings = {"queueing.release_window_tokens": "1"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         gate = asyncio.Event()

@@ -21,7 +21,7 @@ async def line(running, path, number):
     return lines(path)[number]
 
 
-async def test_each_request_is_one_line_and_holds_nothing_that_was_said(gateway, tmp_path):
+async def test_each_request_is_one_line_without_prompt_or_answer(gateway, tmp_path):
     path = tmp_path / "access.jsonl"
     settings = {"telemetry.access_log": str(path)}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
@@ -109,7 +109,7 @@ async def test_a_client_that_leaves_is_a_499(gateway, tmp_path, begun):
         await running.until(lambda: running.idle)
 
 
-async def test_a_log_that_cannot_be_written_keeps_nobody_waiting(gateway, tmp_path):
+async def test_a_log_that_cannot_be_written_keeps_no_request_waiting(gateway, tmp_path):
     settings = {"telemetry.access_log": str(tmp_path / "missing" / "access.jsonl")}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         for _ in range(3):

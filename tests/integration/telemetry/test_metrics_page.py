@@ -83,7 +83,7 @@ async def test_the_settings_bound_and_drop_series_of_tenants(gateway):
             assert series["radixgate_request_duration_seconds_count", ("model", "m")] == 2
 
 
-async def test_the_genai_metrics_of_opentelemetry_stand_beside_ours_if_asked_for(gateway):
+async def test_the_genai_metrics_of_opentelemetry_stand_beside_ours_if_the_settings_enable_them(gateway):
     async with ScriptedWorker() as worker:
         async with gateway(worker, **{"telemetry.metrics.gen_ai": "true"}) as running:
             async with running.chat(stream=True) as response:

@@ -95,7 +95,7 @@ async def test_a_trace_holds_neither_prompts_nor_keys(gateway):
     assert key.encode() not in collector.raw
 
 
-async def test_a_collector_that_is_away_hurts_nobody(gateway):
+async def test_a_collector_that_is_away_harms_no_request(gateway):
     settings = {"telemetry.otlp_endpoint": "http://127.0.0.1:9", "telemetry.sample_ratio": "1.0"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         async with running.chat() as response:

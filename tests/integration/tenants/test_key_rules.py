@@ -33,13 +33,13 @@ async def asked(running, path="/v1/chat/completions", **headers):
         ({"models": {"deny": ["*"]}}, "model_not_allowed"),
     ],
 )
-async def test_a_key_that_may_not_is_told_why(gateway, worker, key, code):
+async def test_a_key_without_the_right_gets_the_reason(gateway, worker, key, code):
     async with gateway(worker, tenants=acme(**key)) as running:
         assert (await asked(running))[:2] == (403, code)
     assert worker.seen == []
 
 
-async def test_a_disabled_tenant_is_told_so_and_sees_no_models(gateway, worker):
+async def test_a_disabled_tenant_gets_an_error_that_names_it_and_no_models(gateway, worker):
     async with gateway(worker, tenants={"acme": {"disabled": True}}) as running:
         assert (await asked(running))[:2] == (403, "account_disabled")
         assert (await asked(running, "/v1/models"))[:2] == (403, "account_disabled")
@@ -72,7 +72,7 @@ async def test_an_organisation_has_limits_for_all_its_tenants(gateway, worker):
     assert "of organisation 'both'" in said["error"]["message"]
 
 
-async def test_an_address_is_what_a_trusted_proxy_says(gateway, worker):
+async def test_a_clients_address_is_the_one_that_a_trusted_proxy_reports(gateway, worker):
     only = acme(addresses=["203.0.113.0/24"])
     forwarded = {"X-Forwarded-For": "203.0.113.9"}
     async with gateway(worker, tenants=only) as running:
@@ -82,7 +82,7 @@ async def test_an_address_is_what_a_trusted_proxy_says(gateway, worker):
         assert (await asked(running, **forwarded))[0] == 200
 
 
-async def test_who_guesses_keys_is_told_to_wait_and_a_right_key_is_not(gateway, worker):
+async def test_a_client_that_guesses_keys_has_to_wait_and_a_right_key_does_not(gateway, worker):
     async with gateway(worker, **{"authentication.failures_per_minute_max": 2}) as running:
         wrong = {"Authorization": "Bearer rg-wrong"}
         found = [await asked(running, path, **wrong) for path in ("/v1/models", "/v1/chat/completions")]

@@ -141,7 +141,7 @@ async def test_no_other_copy_is_taken(store, file, wrong):
             directory.by_key(key.text)
 
 
-async def test_a_gateway_that_starts_without_its_database_serves_and_says_stale(
+async def test_a_gateway_that_starts_without_its_database_serves_and_reports_stale(
     gateway, own_postgres, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(sql_directory, "SEAL_SECONDS", 0.0)

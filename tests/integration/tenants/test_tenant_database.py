@@ -54,7 +54,7 @@ def following(store, register=None, **more):
     return SqlDirectory(register, store, **{"known_seconds_max": 60.0, **more})
 
 
-async def test_migrations_make_what_the_tables_say(database):
+async def test_migrations_make_the_tables_of_the_code(database):
     def differences(connection):
         return compare_metadata(MigrationContext.configure(connection), metadata)
 
@@ -230,7 +230,9 @@ async def test_what_the_file_names_is_the_files(store):
         ("plans", "models", "[]"),
     ],
 )
-async def test_a_row_that_cannot_be_read_opens_nothing_and_keeps_nobody_else_out(store, table, column, value):
+async def test_a_row_that_cannot_be_read_opens_nothing_and_keeps_no_other_tenant_out(
+    store, table, column, value
+):
     bad, good = new_key(PEPPER), new_key(PEPPER)
     async with store.change() as change:
         await change.put_plan(PlanSettings(name="p"))

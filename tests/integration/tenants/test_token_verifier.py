@@ -88,7 +88,9 @@ async def test_every_kind_of_signature_that_is_allowed_is_verified(http, algorit
         ({"exp": "soon"}, "its signature is wrong"),
     ],
 )
-async def test_a_token_that_is_not_good_now_and_here_says_why(provider, tokens, claims, reason):
+async def test_a_token_that_is_not_good_now_and_here_is_refused_with_the_reason(
+    provider, tokens, claims, reason
+):
     assert await refusal(tokens(), provider.token(**claims)) == reason
 
 
@@ -98,7 +100,7 @@ async def test_clocks_may_be_apart_by_the_leeway_and_no_more(provider, tokens):
     assert await refusal(at, provider.token(exp=time.time() - 40)) == "it has expired"
 
 
-async def test_a_token_of_somebody_elses_issuer_is_no_token_here(provider, tokens):
+async def test_a_token_of_another_issuer_is_no_token_here(provider, tokens):
     assert await tokens().identity(provider.token(iss="https://elsewhere")) is None
     assert await tokens().identity(provider.token(iss=None)) is None
     assert provider.asked == 0
@@ -146,7 +148,7 @@ async def test_a_public_key_is_no_secret_of_an_hmac(http):
         assert await refusal(at, token) == "its signature is of a kind that is not accepted"
 
 
-async def test_settings_cannot_name_an_algorithm_that_anybody_could_sign_with(provider):
+async def test_settings_cannot_name_an_unsigned_or_symmetric_algorithm(provider):
     import msgspec
 
     for name in ("none", "HS256", "HS512"):
@@ -225,7 +227,7 @@ async def test_a_storm_of_unknown_keys_costs_the_issuer_one_question(provider, t
     assert len(at) == 1
 
 
-async def test_who_comes_first_all_wait_for_one_answer(provider, tokens):
+async def test_the_first_requests_wait_for_one_answer_of_the_issuer(provider, tokens):
     at = tokens()
     found = await asyncio.gather(*(at.identity(provider.token(sub=f"s{n}")) for n in range(50)))
     assert all(identity is not None for identity in found)
@@ -242,7 +244,7 @@ async def test_an_issuer_that_never_answered_is_no_reason_to_call_a_token_wrong(
     assert await at.identity(provider.token()) is not None
 
 
-async def test_known_keys_outlive_an_outage_for_as_long_as_is_said(provider, tokens, clock):
+async def test_known_keys_outlive_an_outage_for_the_time_of_the_settings(provider, tokens, clock):
     at = tokens(refresh_seconds=100, known_keys_seconds_max=1000)
     token = provider.token()
     assert await at.identity(token) is not None
@@ -313,7 +315,9 @@ async def test_an_issuer_that_calls_itself_otherwise_is_not_believed(provider, t
         ({"tenant_claim": "groups", "tenants": {"g1": "acme", "g2": "acme"}}, {"groups": ["g1", "g2"]}, "acme"),
     ],
 )  # fmt: skip
-async def test_the_tenant_is_found_where_the_settings_say(provider, tokens, rules, claims, tenant):
+async def test_the_tenant_is_found_in_the_claim_that_the_settings_name(
+    provider, tokens, rules, claims, tenant
+):
     assert (await tokens(**rules).identity(provider.token(**claims))).tenant == tenant
 
 
@@ -350,7 +354,7 @@ async def test_what_a_token_is_for_stands_in_its_claim(provider, tokens, rules, 
     ("subject", "name"),
     [("u1", "token-u1"), (None, "token-unknown"), ("a b", "token-c8687a08aa5d6ed2"), ("x" * 300, None)],
 )
-async def test_who_it_is_stands_in_records_in_a_form_that_fits(provider, tokens, subject, name):
+async def test_the_subject_of_a_token_stands_in_records_in_a_form_that_fits(provider, tokens, subject, name):
     found = (await tokens().identity(provider.token(sub=subject))).rules.id
     assert len(found) <= 64
     assert name in (None, found)
@@ -443,7 +447,7 @@ async def test_while_the_issuer_is_away_its_tokens_get_a_503_and_keys_go_on(gate
         assert (await asked(running, running.keys["acme"].text))[0] == 200
 
 
-async def test_readiness_and_metrics_say_how_well_issuers_are_known(gateway, provider, monkeypatch):
+async def test_readiness_and_metrics_have_the_state_of_each_issuer(gateway, provider, monkeypatch):
     monkeypatch.setattr(issuer_module, "RETRY_SECONDS", 0.05)
 
     async def said(running):

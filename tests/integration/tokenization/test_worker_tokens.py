@@ -40,7 +40,7 @@ async def test_tokens_are_counted_by_the_engine(gateway):
     [("off", {}, "Tell me"), ("completions", {}, IDS), ("all", {}, IDS), ("all", {"echo": True}, "Tell me")],
     ids=["not by default", "of completions", "of all", "not where the text is to come back"],
 )
-async def test_an_engine_gets_tokens_where_the_settings_say_so(gateway, handed, more, prompt):
+async def test_an_engine_gets_tokens_where_the_settings_enable_it(gateway, handed, more, prompt):
     async with worker_that_tokenises() as worker, gateway(worker, **model(prompt_ids=handed)) as running:
         assert (await complete(running, **more))[0] == 200
         async with running.chat() as answer:

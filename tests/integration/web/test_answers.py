@@ -61,7 +61,7 @@ async def test_an_answer_comes_back_as_the_worker_gave_it(gateway):
     assert response.headers["server"] == "radixgate"
 
 
-async def test_a_stream_keeps_every_frame_and_withholds_usage_that_was_not_asked_for(gateway):
+async def test_a_stream_keeps_every_frame_and_withholds_usage_that_was_not_requested(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         async with running.chat(stream=True) as response:
             got, done = frames(await response.text())
@@ -77,7 +77,7 @@ async def test_a_stream_keeps_every_frame_and_withholds_usage_that_was_not_asked
     assert done
 
 
-async def test_a_client_that_asks_for_usage_gets_it_in_a_last_frame_without_choices(gateway):
+async def test_a_client_that_requests_usage_gets_it_in_a_last_frame_without_choices(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         async with running.chat(stream=True, stream_options={"include_usage": True}) as response:
             got, done = frames(await response.text())
@@ -204,7 +204,7 @@ async def test_tenants_of_one_group_share_a_salt_and_shared_ones_have_none(gatew
     ("kind", "mode", "warned"),
     [("openai", "isolated", True), ("openai", "shared", False), ("sglang", "isolated", False)],
 )
-async def test_a_kind_that_cannot_keep_tenants_apart_is_told_once_at_start(
+async def test_a_kind_that_cannot_keep_tenants_apart_is_logged_once_at_start(
     gateway, caplog, kind, mode, warned
 ):
     tenants = {name: {"isolation": {"mode": mode}} for name in ("acme", "globex")}
@@ -349,7 +349,7 @@ async def test_uploads_together_have_a_bound_and_always_give_back_what_they_held
                 assert response.status == 200
 
 
-async def test_nobody_without_a_key_has_a_body_read(gateway):
+async def test_no_body_is_read_without_a_key(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         running.keys["acme"] = replace(running.keys["acme"], text="rg-wrong")
         reader, writer = await unfinished(running, 10)
@@ -542,7 +542,7 @@ async def test_the_same_key_twice_in_one_request_counts_once(gateway):
         assert status == 200
 
 
-async def test_addresses_that_are_not_there_are_said_so_in_the_listeners_own_shape(gateway):
+async def test_unknown_urls_are_answered_in_the_listeners_own_format(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         key = b"Authorization: " + running.headers()["Authorization"].encode()
         for method, path, answer in (
@@ -566,7 +566,7 @@ async def test_addresses_that_are_not_there_are_said_so_in_the_listeners_own_sha
             assert "content-type: application/problem+json" in top
 
 
-async def test_without_keys_only_who_names_this_machine_is_answered(gateway):
+async def test_without_keys_only_requests_that_name_this_machine_as_host_are_answered(gateway):
     """A foreign web page may point its own host name to 127.0.0.1 and then send requests to the gateway."""
     async with ScriptedWorker() as worker, gateway(worker, tenants={}) as running:
         port = running.url.rsplit(":", 1)[1]
@@ -767,7 +767,7 @@ async def test_metrics_that_cannot_be_read_to_their_end_are_no_answer(gateway):
             assert (await response.text()).count("radixgate_index_up") == 3
 
 
-async def test_the_operator_page_asks_for_its_token(gateway):
+async def test_the_operator_page_requires_its_token(gateway):
     async with (
         ScriptedWorker() as worker,
         gateway(worker, **{"admin.token": "0b5e5a3e5e5a3e4f2b9c0d1a7e6b8f3c"}) as running,

@@ -137,7 +137,7 @@ async def test_it_has_to_be_kept(gateway):
             assert (response.status, (await response.json())["error"]["param"]) == (400, "background")
 
 
-async def test_one_whose_gateway_stops_has_failed_and_another_gateway_says_so(gateway, tmp_path):
+async def test_a_response_has_failed_when_its_gateway_stops_and_another_gateway_reports_it(gateway, tmp_path):
     async with ScriptedWorker() as worker:
         worker.then(until=asyncio.Event())
         async with gateway(worker) as running:
@@ -149,7 +149,7 @@ async def test_one_whose_gateway_stops_has_failed_and_another_gateway_says_so(ga
         await database.close()
 
 
-async def test_one_whose_gateway_is_missed_has_failed_and_is_written_no_more(gateway, tmp_path):
+async def test_a_response_has_failed_when_its_gateway_is_gone_and_is_written_no_more(gateway, tmp_path):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         worker.then(until=asyncio.Event())
         identity = (await begun(running))["id"]

@@ -154,7 +154,7 @@ async def test_metadata_has_the_bounds_of_the_real_api(gateway, metadata):
         assert (status, answer["error"]["param"].partition(".")[0].partition("[")[0]) == (400, "metadata")
 
 
-async def test_an_item_that_the_conversation_has_is_refused_before_any_worker_is_asked(gateway):
+async def test_an_item_that_the_conversation_has_is_refused_before_any_worker_gets_a_call(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         identity = await made(running, items=[{**HELLO, "id": "msg_a"}])
         body = {"model": "m", "input": [{**HELLO, "id": "msg_a"}], "conversation": identity}
@@ -173,7 +173,7 @@ async def test_a_tool_of_an_mcp_server_is_never_called_here(gateway):
     assert "calls no MCP servers" in answer["error"]["message"]
 
 
-async def test_a_gateway_that_stores_nothing_says_so(gateway):
+async def test_a_gateway_that_stores_nothing_refuses_with_that_reason(gateway):
     async with ScriptedWorker() as worker, gateway(worker, **{"responses.kept_seconds": 0}) as running:
         status, answer = await call(running, "POST", "conversations", {})
         assert (status, answer["error"]["code"]) == (404, "not_found")
@@ -232,7 +232,7 @@ def item(identity, text="x"):
     return {"id": identity, "type": "message", "role": "user", "content": text}
 
 
-async def test_a_store_forgets_what_was_changed_longest_ago_and_what_is_too_old(database, monkeypatch):
+async def test_a_store_drops_what_was_changed_longest_ago_and_what_is_too_old(database, monkeypatch):
     clock = FakeClock()
     store = ConversationStore(database, kept_seconds=100, tenant_conversations_max=2, wall=lambda: clock.now)
     for name in ("a", "b"):

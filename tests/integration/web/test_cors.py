@@ -74,7 +74,7 @@ async def test_without_a_list_nothing_is_for_browsers(gateway):
     [({"acme": {}}, {PAGE: PAGE, HERE: HERE}), ({}, {PAGE: None, HERE: HERE})],
     ids=["with keys", "without keys"],
 )
-async def test_all_pages_are_those_of_this_machine_where_nobody_shows_a_key(gateway, tenants, pages):
+async def test_without_keys_only_pages_of_this_machine_may_call(gateway, tenants, pages):
     settings = {"listen.origins": '["*"]'}
     async with ScriptedWorker() as worker, gateway(worker, tenants=tenants, **settings) as running:
         for origin, may in pages.items():
@@ -82,7 +82,7 @@ async def test_all_pages_are_those_of_this_machine_where_nobody_shows_a_key(gate
             assert (await readable(running, origin, tenant=next(iter(tenants), None)))[1] == may
 
 
-async def test_what_is_no_list_of_headers_is_not_said_again(gateway):
+async def test_what_is_no_list_of_headers_is_not_returned(gateway):
     async with ScriptedWorker() as worker, gateway(worker, **{"listen.origins": '["*"]'}) as running:
         for names in ("a, b;c", "x" * 3000):
             headers = {

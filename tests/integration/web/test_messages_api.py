@@ -64,7 +64,7 @@ async def test_a_stream_has_its_events_and_anthropics_headers(gateway):
     assert "[DONE]" not in text
 
 
-async def test_a_message_of_no_tokens_warms_the_cache_and_says_nothing(gateway):
+async def test_a_message_of_no_tokens_warms_the_cache_and_has_no_content(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         async with post(running, max_tokens=0, stop_sequences=["w0"]) as response:
             whole = await response.json()
@@ -125,7 +125,7 @@ async def test_an_answer_may_be_as_long_as_its_context_leaves(gateway, checkpoin
 
 
 @pytest.mark.parametrize("kind", ["sglang", "vllm", "openai"])
-async def test_workers_say_how_long_their_context_is(gateway, checkpoint, kind):
+async def test_the_context_length_of_a_model_comes_from_its_workers(gateway, checkpoint, kind):
     listed = {"object": "list", "data": [{"id": "m", "max_model_len": 100}, {"id": "other"}]}
     counted, estimated = json.dumps([{"name": "m", "tokenizer": str(checkpoint)}]), "[]"
     for models in (counted, estimated):
@@ -212,7 +212,7 @@ async def test_a_client_that_leaves_frees_the_worker(gateway):
         await running.until(lambda: running.idle and worker.seen[-1].ended == "aborted")
 
 
-async def test_counting_asks_no_worker_and_costs_nothing(gateway):
+async def test_counting_calls_no_worker_and_costs_nothing(gateway):
     async with (
         ScriptedWorker() as worker,
         gateway(worker, limits=[{"requests": 1, "per": "hour"}]) as running,

@@ -65,7 +65,7 @@ async def test_coheres_clients_find_reranking(gateway):
             assert (response.status, response.headers["allow"]) == (405, "POST")
 
 
-async def test_an_embedding_costs_what_the_worker_says_and_no_output(gateway):
+async def test_an_embedding_costs_the_tokens_that_the_worker_reports_and_no_output(gateway):
     async with (
         worker_with_all() as worker,
         gateway(worker, limits=[{"total_tokens": 40, "per": "day"}]) as running,
@@ -103,7 +103,7 @@ async def test_an_embedding_leaves_nothing_in_the_prefix_index(gateway):
         ("tokenize", {"model": ""}, "model"),
     ],
 )
-async def test_what_cannot_be_read_is_refused_before_a_worker_is_asked(gateway, path, body, param):
+async def test_what_cannot_be_read_is_refused_before_a_worker_gets_a_call(gateway, path, body, param):
     async with worker_with_all() as worker, gateway(worker) as running:
         async with post(running, f"/v1/{path}", **body) as response:
             refusal = (await response.json())["error"]

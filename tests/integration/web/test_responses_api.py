@@ -65,7 +65,7 @@ async def test_a_conversation_goes_on_at_any_worker_and_is_charged_like_a_chat(g
     assert 1000 - 2 * 14 - left in range(8, 40)
 
 
-async def test_a_stream_has_numbered_events_and_is_stored_before_its_end_is_told(gateway):
+async def test_a_stream_has_numbered_events_and_is_stored_before_its_last_event(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         async with post(running, stream=True) as response:
             found = events(await response.text())
@@ -91,7 +91,7 @@ async def test_a_stream_that_breaks_ends_as_failed_and_leaves_nothing(gateway):
     assert found[-1][1]["response"]["error"]["code"] == "server_error"
 
 
-async def test_a_response_is_its_own_tenants_and_nobody_elses(gateway):
+async def test_a_response_belongs_to_its_tenant_alone(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         identity = (await created(running))["id"]
         for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
@@ -150,7 +150,7 @@ def named(*found):
     return [{"type": "item_reference", "id": item["id"]} for item in found]
 
 
-async def test_items_of_earlier_answers_can_be_named_in_place_of_being_said(gateway):
+async def test_items_of_earlier_answers_can_be_named_in_place_of_being_repeated(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         first = await created(running, input="one")
         _, listed = await got(running, f"{first['id']}/input_items")
@@ -243,7 +243,7 @@ async def database(tables_url, tmp_path):
     await opened.close()
 
 
-async def test_a_store_forgets_the_oldest_of_a_tenant_and_what_is_too_old(database, monkeypatch):
+async def test_a_store_drops_the_oldest_of_a_tenant_and_what_is_too_old(database, monkeypatch):
     clock = FakeClock()
     store = ResponseStore(database, kept_seconds=100, tenant_responses_max=2, wall=lambda: clock.now)
     for at in range(3):

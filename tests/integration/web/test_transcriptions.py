@@ -88,7 +88,7 @@ async def test_a_stream_comes_back_as_it_was_and_its_usage_is_what_it_costs(gate
 
 
 @pytest.mark.parametrize(("what", "used"), [("json", (14, 5)), ("verbose_json", (0, 0)), ("srt", (0, 0))])
-async def test_it_costs_the_tokens_that_the_worker_says_or_none(gateway, records, what, used):
+async def test_it_costs_the_tokens_that_the_worker_reports_or_none(gateway, records, what, used):
     async with SpeechWorker() as worker, gateway(worker) as running:
         async with post(running, data=form(("response_format", what), ("user", "someone"))) as answer:
             await answer.read()
@@ -130,7 +130,7 @@ async def test_requests_are_counted_and_a_limit_refuses_the_next_one(gateway):
         assert len(worker.seen) == 2
 
 
-async def test_nobody_gets_in_without_a_key(gateway):
+async def test_no_request_gets_in_without_a_key(gateway):
     async with SpeechWorker() as worker, gateway(worker) as running:
         async with running.http.post(f"{running.url}/v1/audio/transcriptions", data=form()) as answer:
             assert await refusal(answer) == (401, "invalid_api_key", None)
@@ -166,7 +166,7 @@ async def test_a_client_that_leaves_stops_the_worker_and_frees_everything(gatewa
         await running.until(lambda: running.idle)
 
 
-async def test_a_workers_refusal_is_told_in_our_shape(gateway):
+async def test_a_workers_refusal_is_answered_in_our_format(gateway):
     async with SpeechWorker() as worker, gateway(worker) as running:
         worker.then(status=400, body={"error": {"message": "no such language", "param": "language"}})
         async with post(running) as answer:
@@ -174,7 +174,7 @@ async def test_a_workers_refusal_is_told_in_our_shape(gateway):
             assert answer.status == 400
 
 
-async def test_a_worker_that_hears_nothing_says_so(gateway, embedded, model_settings):
+async def test_a_worker_without_transcriptions_is_a_404_that_names_the_url(gateway, embedded, model_settings):
     async with gateway(*embedded, kind="embedded", **model_settings) as running:
         async with post(running, data=form(model="tiny", file=bytes(3_000_000))) as answer:
             error = (await answer.json())["error"]
@@ -233,7 +233,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_is_no_such_form_is_refused_before_a_worker_is_asked(gateway, name):
+async def test_what_is_no_such_form_is_refused_before_a_worker_gets_a_call(gateway, name):
     body, headers, param = REFUSED[name]
     async with SpeechWorker() as worker, gateway(worker) as running:
         async with post(running, data=body, headers=headers) as answer:
@@ -280,7 +280,7 @@ async def test_a_key_of_the_clients_own_is_for_one_content(gateway):
             assert (answer.status, len(worker.seen)) == (422, 2)
 
 
-async def test_a_file_names_itself_to_everybody_alike(gateway):
+async def test_a_worker_gets_the_name_of_a_file_in_one_form(gateway):
     names = {
         "filename*=utf-8''%0D%0A%22%C3%AF.wav": "%0D%0A%22ï.wav",
         'filename="naïve.wav"': "naïve.wav",
@@ -325,7 +325,7 @@ async def test_a_split_divides_recordings(gateway):
             assert {dict(seen.body["parts"])[named("model")] for seen in one.seen} == {b"a"}
 
 
-async def test_a_provider_hears_nothing_of_who_asks(gateway):
+async def test_a_provider_gets_nothing_that_identifies_the_client(gateway):
     async with SpeechWorker() as here, SpeechWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
             here.then(break_after=0)
@@ -351,7 +351,7 @@ async def test_batches_do_not_take_it(gateway, tmp_path):
 
 
 @pytest.mark.parametrize("major", ["2", "3"])
-async def test_the_sdk_hears_and_translates_unchanged(gateway, major):
+async def test_the_sdk_transcribes_and_translates_unchanged(gateway, major):
     async with SpeechWorker(["tiny"]) as worker, gateway(worker) as running:
         await use_sdk(major, ["speech_client.py"], running.url, running.keys["acme"].text)
         heads = [head.split("\r\n")[0] for head, _ in worker.seen[0].body["parts"]]

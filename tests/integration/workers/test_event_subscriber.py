@@ -277,7 +277,7 @@ async def test_an_engine_that_still_keeps_the_last_batch_is_in_the_same_life(lis
         assert not await listener.subscriber.is_same_instance()
 
 
-async def test_a_hole_in_what_was_before_is_asked_for_again(listen):
+async def test_a_gap_in_earlier_events_is_requested_again(listen):
     async with published() as publisher:
         for number in range(4):
             publisher.publish(stored(number))
@@ -335,7 +335,7 @@ async def test_of_a_gap_that_cannot_be_filled_the_part_that_is_kept_is_received(
         await listener.until([0, FeedNotice.LOST, 3, 4, 5])
 
 
-async def test_who_stops_listening_and_listens_again_misses_nothing():
+async def test_a_subscriber_that_stops_and_starts_again_misses_nothing():
     async with published() as publisher:
         context = zmq.asyncio.Context()
         subscriber = KvEventSubscriber(source_of(publisher), context)
@@ -407,7 +407,7 @@ async def test_a_replay_without_end_is_cut(listen, monkeypatch):
         assert len(await subscriber._kept_from(0)) == 10
 
 
-async def test_who_stops_listening_leaves_no_descriptor_open():
+async def test_a_subscriber_that_stops_leaves_no_descriptor_open():
     """Also before the collector of cycles looks, which a gateway lets do so seldom."""
     context = zmq.asyncio.Context()
     async with published() as publisher:

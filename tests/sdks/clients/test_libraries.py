@@ -98,7 +98,7 @@ def read(results):
 @pytest.mark.parametrize(
     ("folder", "script", "api"), LIBRARIES, ids=[f"{folder}-{api}" for folder, _, api in LIBRARIES]
 )
-async def test_a_library_works_as_directly_and_knows_every_error(gateway, tmp_path, folder, script, api):
+async def test_a_library_works_as_directly_and_maps_every_error(gateway, tmp_path, folder, script, api):
     options = {"kind": "openai", "models": MODELS, "tenants": TENANTS, **DATABASE}
     async with ObedientWorker() as worker, gateway(worker, **options) as running:
         async with running.chat(tenant="globex") as response:

@@ -212,7 +212,7 @@ BUDGET = {"requests": 1, "per": "day", "reset": "calendar"}
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("what", REFUSALS)
-async def test_a_program_says_why_it_is_refused(gateway, tmp_path, name, what):
+async def test_a_program_shows_why_it_is_refused(gateway, tmp_path, name, what):
     program = Running(name, tmp_path)
     models = SHORT if what == "too long" else MODELS
     tenants = {"acme": {}, "globex": {"limits": [BUDGET]}}

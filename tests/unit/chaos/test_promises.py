@@ -58,7 +58,7 @@ def test_charges_are_what_clients_were_answered(fault, requests, tokens, kept):
         ({"answered": 0}, False),
     ],
 )
-def test_clients_may_see_of_a_fault_what_it_allows_and_no_more(changes, kept):
+def test_clients_may_get_the_errors_that_a_fault_allows_and_no_more(changes, kept):
     assert (not seen_by_clients(CALM, Tally(**{"answered": 5, **changes}))) is kept
 
 

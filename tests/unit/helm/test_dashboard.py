@@ -118,7 +118,7 @@ def test_a_query_names_metrics_and_labels_that_exist(query: str) -> None:
 
 
 @EVERY_QUERY
-def test_a_query_names_codes_that_clients_can_see(query: str) -> None:
+def test_a_query_names_codes_that_clients_can_get(query: str) -> None:
     for selector in selectors(parsed(query)):
         for matcher in selector.matchers.matchers:
             if matcher.name == "code":
@@ -225,7 +225,7 @@ def test_every_metric_but_sums_and_counts_is_on_the_dashboard() -> None:
     }
 
 
-def test_alerts_say_how_urgent_they_are_and_are_explained_to_operators() -> None:
+def test_alerts_have_their_urgency_and_a_page_for_operators() -> None:
     names = [rule["alert"] for rule in ALERTS]
     assert len(set(names)) == len(names)
     guide = (HELM / "OPERATIONS.md").read_text(encoding="utf-8")

@@ -87,7 +87,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("of", BROKEN)
-def test_a_package_that_is_broken_is_told_to_who_asks_for_its_policy_alone(installed, of):
+def test_a_broken_package_is_an_error_only_where_its_policy_is_chosen(installed, of):
     installed(of)
     with pytest.raises(PolicyError, match=f"'plugged'.*{BROKEN[of]}"):
         routing_policy("plugged", {})
@@ -108,7 +108,7 @@ PROMISES = {
 
 
 @pytest.mark.parametrize("says", PROMISES)
-def test_a_promise_that_is_broken_is_told_with_the_name_of_who_broke_it(installed, says):
+def test_a_broken_contract_is_reported_with_the_name_of_the_policy(installed, says):
     installed("plugged_module:Plugged")
     policy = routing_policy("plugged", {"says": says})
     with pytest.raises(PolicyContractBroken, match=PROMISES[says]):

@@ -49,7 +49,7 @@ def test_slow_first_answers_do_not_drive_a_conversation_from_the_one_worker_that
     assert best(workers, matched=500) == "w0"
 
 
-def test_one_stalled_answer_among_equal_workers_moves_nobody():
+def test_one_stalled_answer_among_equal_workers_moves_no_request():
     random = Random(4)
     speeds, workers = fleet()
     for number in range(60):
@@ -91,7 +91,7 @@ def test_workers_of_another_model_teach_nothing():
     assert workers[0].speed.ms_per_token > 0.09
 
 
-def test_a_rating_is_held_for_the_speed_until_answers_tell():
+def test_a_rating_is_taken_for_the_speed_until_answers_are_measured():
     rated, other = LearntSpeed(rated_ms_per_token=0.5), LearntSpeed()
     assert (rated.speed.ms_per_token, rated.fit.ms_per_token) == (0.5, 0.5)
     assert rated.speed.fixed_ms == other.speed.fixed_ms
@@ -149,7 +149,7 @@ def test_the_reported_speed_counts_among_the_answers_while_they_are_few():
     assert workers[0].fit.samples == 1
 
 
-def test_an_operators_rating_stands_above_what_the_engine_says():
+def test_an_operators_rating_stands_above_the_one_that_the_engine_reports():
     speeds, rated = FleetSpeeds(), LearntSpeed(rated_ms_per_token=0.5)
     speeds.reported(MODELS, rated, 0.01)
     assert rated.speed.ms_per_token == 0.5

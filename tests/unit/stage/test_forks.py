@@ -28,7 +28,7 @@ async def test_its_output_and_its_exit_code_are_those_of_the_program(tmp_path):
     assert await child._process.wait() == 0
 
 
-async def test_its_failure_is_told_with_its_exit_code_and_its_last_line(tmp_path):
+async def test_its_failure_is_reported_with_its_exit_code_and_its_last_line(tmp_path):
     with pytest.raises(ChildFailed, match=r"ended with code 2: .* No such command 'nothing'"):
         await forked(tmp_path, "nothing").start(SECONDS_MAX)
 

@@ -309,7 +309,9 @@ def test_of_named_templates_the_one_for_tools_is_used_with_tools(tmp_path: Path)
     "config",
     [{}, {"chat_template": None}, {"chat_template": []}, {"chat_template": 5}, [], {"chat_template": [5]}],
 )
-def test_a_directory_without_a_usable_template_says_so(tmp_path: Path, config: object) -> None:
+def test_a_directory_without_a_usable_template_is_an_error_that_names_it(
+    tmp_path: Path, config: object
+) -> None:
     with pytest.raises(TemplateFailed):
         ChatTemplate.from_directory(write(tmp_path, config))
 
@@ -321,7 +323,7 @@ def test_named_templates_without_a_default_are_refused(tmp_path: Path) -> None:
         )
 
 
-def test_an_empty_or_broken_directory_says_so(tmp_path: Path) -> None:
+def test_an_empty_or_broken_directory_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(TemplateFailed, match="no chat template"):
         ChatTemplate.from_directory(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")

@@ -25,7 +25,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_a_gpu_it_says_skipped_and_ends_with_0(
+def test_without_a_gpu_it_prints_skipped_and_ends_with_0(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["engine_gpu"])
@@ -33,7 +33,7 @@ def test_without_a_gpu_it_says_skipped_and_ends_with_0(
     assert capsys.readouterr().out.startswith("SKIPPED:")
 
 
-def test_on_the_cpu_it_measures_a_tiny_model_and_says_why_others_are_skipped(tmp_path: Path) -> None:
+def test_on_the_cpu_it_measures_a_tiny_model_and_prints_why_others_are_skipped(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     done = run("--device", "cpu", "--rounds", "1", "--json", str(report))
     assert done.returncode == 0, done.stderr

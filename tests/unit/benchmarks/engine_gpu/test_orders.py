@@ -45,7 +45,7 @@ def test_two_runs_separate_prefill_from_decode() -> None:
     assert (speed.batch, speed.prefill, speed.decode) == (2, pytest.approx(50), pytest.approx(20))
 
 
-def test_no_prompt_comes_twice_so_that_no_cache_knows_it() -> None:
+def test_no_prompt_comes_twice_so_that_no_cache_has_it() -> None:
     engine = FakeEngine()
     measure(ORDER, engine, 2, engine.clock)
     sent = [tuple(prompt) for prompts in engine.prompts for prompt in prompts]
@@ -60,7 +60,7 @@ def test_the_speeds_are_the_last_line_whatever_an_engine_has_printed_before() ->
     assert json.loads(write_order(ORDER))["batches"] == [2]
 
 
-def test_a_row_has_speeds_and_shares_and_a_skipped_one_says_so() -> None:
+def test_a_row_has_speeds_and_shares_and_a_skipped_one_its_reason() -> None:
     speeds = [Speed(batch=2, prefill=5000.0, decode=100.0)]
     # 2 sequences, 1,000 bytes a step, 100,000 bytes a second: 200 tokens a second at most.
     assert cells(ORDER, ROOFLINE, speeds) == ["5,000", "100", "50 %"]

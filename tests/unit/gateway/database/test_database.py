@@ -33,7 +33,7 @@ class HeldStatement:
         self._let_go.wait(60)
 
 
-async def test_one_after_another_is_asked_through_one_connection(tmp_path):
+async def test_queries_one_after_another_use_one_connection(tmp_path):
     database = Database("sqlite:///some.db", tmp_path)
     asked = []
     event.listen(
@@ -58,7 +58,7 @@ async def test_one_after_another_is_asked_through_one_connection(tmp_path):
     await database.close()
 
 
-async def test_whoever_is_cancelled_in_a_transaction_leaves_the_file_to_others(tmp_path):
+async def test_a_task_cancelled_in_a_transaction_leaves_the_file_to_others(tmp_path):
     """SQLite keeps a closed connection with its transaction for as long as a cursor of it is open."""
     database = Database("sqlite:///locked.db", tmp_path)
     async with database.begin() as connection:
@@ -89,7 +89,7 @@ async def test_whoever_is_cancelled_in_a_transaction_leaves_the_file_to_others(t
     await database.close()
 
 
-async def test_whoever_reads_before_it_writes_waits_for_those_who_write_meanwhile(tmp_path):
+async def test_a_transaction_that_reads_before_it_writes_waits_for_those_that_write_meanwhile(tmp_path):
     """SQLite refuses writes of a transaction whose reads are outdated: it reports a locked file at once."""
     database = Database("sqlite:///waits.db", tmp_path)
     async with database.begin() as connection:
@@ -107,7 +107,7 @@ async def test_whoever_reads_before_it_writes_waits_for_those_who_write_meanwhil
     await database.close()
 
 
-async def test_whoever_is_cancelled_again_while_its_connection_closes_leaves_nobody_waiting(tmp_path):
+async def test_a_task_cancelled_again_while_its_connection_closes_leaves_no_other_waiting(tmp_path):
     """A closing connection that was told to stop twice waited for a thread that had ended; so did the end of the
     process, which cancels and waits for whatever still runs."""
     database = Database("sqlite:///twice.db", tmp_path)

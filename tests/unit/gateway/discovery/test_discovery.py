@@ -117,7 +117,7 @@ async def test_one_that_leaves_keeps_its_streams_and_gets_no_new_ones(discovered
     assert (names(fleet), gone) == (["s"], ["a"])
 
 
-async def test_a_stream_that_never_ends_keeps_nobody_for_ever(discovered, clock):
+async def test_a_stream_that_never_ends_is_bounded_in_time(discovered, clock):
     source = Told("a")
     discovery, fleet = discovered(source)
     await discovery.query_sources()
@@ -153,7 +153,7 @@ async def test_other_settings_are_another_worker(discovered, gone):
     assert fleet[WorkerId("a")] is not first
 
 
-async def test_a_source_that_is_away_takes_nobody_away_and_says_so_once(discovered, caplog):
+async def test_a_source_that_is_away_removes_no_worker_and_is_logged_once(discovered, caplog):
     source = Told("a")
     discovery, fleet = discovered(source)
     await discovery.query_sources()
@@ -189,7 +189,7 @@ async def test_a_file_is_read_when_it_changes(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# none yet\n"], ids=["nothing", "a line", "a comment"])
-async def test_a_file_that_is_being_written_takes_nobody_away(tmp_path, text):
+async def test_a_file_that_is_being_written_removes_no_worker(tmp_path, text):
     file = tmp_path / "workers.yaml"
     file.write_text("- {id: a, kind: vllm, url: 'http://a:1'}")
     source = FileSource(file, 1.0)
@@ -253,7 +253,7 @@ async def test_a_provider_in_a_file_that_is_wrong_is_refused_with_its_place(tmp_
 
 
 @pytest.mark.parametrize("name", ["sglang..internal", f"{'a' * 64}.internal"], ids=["empty", "long"])
-async def test_a_name_that_cannot_be_asked_for_is_a_source_that_is_away(name):
+async def test_a_name_that_cannot_be_resolved_is_a_source_that_is_away(name):
     with pytest.raises(SourceUnavailable, match="cannot be resolved"):
         await DnsSource(Settings(kind="dns", name=name)).find()
 
@@ -280,7 +280,7 @@ def test_a_workers_id_is_one_that_settings_allow():
         assert msgspec.convert(msgspec.to_builtins(one.id), WorkerSettings.__annotations__["id"]) == one.id
 
 
-async def test_workers_behind_a_name_are_reached_by_tls_and_with_headers_where_that_is_said():
+async def test_workers_behind_a_name_are_reached_by_tls_and_with_headers_where_that_is_set():
     told = Settings(kind="dns", name="localhost", tls=WorkerTlsSettings(), headers={"x-a": Secret("b")})
     (first, *_) = await DnsSource(told).find()
     assert first.url.startswith("https://")

@@ -176,7 +176,7 @@ async def test_a_410_in_place_of_the_watch_lists_again(api, follow):
     ],
     ids=["no JSON", "no type", "no name", "no endpoints", "no known type", "no UTF-8", "brackets", "error"],
 )
-async def test_a_line_that_is_not_understood_lists_again_and_takes_nobody_away(api, follow, line):
+async def test_a_line_that_cannot_be_read_lists_again_and_removes_no_worker(api, follow, line):
     api.put("a", [endpoint("10.0.0.1", "one")])
     results = follow(source_of(api))
     await true(lambda: api.open_watches)
@@ -239,7 +239,7 @@ async def test_half_a_line_of_a_watch_that_broke_off_is_no_change(api, follow):
     assert results[-1] == ["one"]
 
 
-async def test_a_server_that_is_away_is_asked_more_and_more_rarely_and_keeps_the_last_workers(
+async def test_a_server_that_is_away_is_tried_more_and_more_rarely_and_keeps_the_last_workers(
     api, follow, monkeypatch
 ):
     monkeypatch.setattr(watched_objects, "PAUSE_SECONDS_MAX", 0.5)
@@ -304,7 +304,7 @@ async def test_a_token_that_is_out_of_date_makes_the_source_unavailable_until_it
     await true(lambda: results[-1] == ["one"] and api.open_watches)
 
 
-async def test_an_account_that_may_only_list_is_served_by_lists_and_told_so_once(api, follow, caplog):
+async def test_an_account_that_may_only_list_is_served_by_lists_and_logged_once(api, follow, caplog):
     api.may_watch = False
     with caplog.at_level(logging.WARNING):
         results = follow(source_of(api))
@@ -330,7 +330,7 @@ async def test_a_redirect_is_not_followed_with_the_token(api):
         await source_of(api).find()
 
 
-async def test_outside_of_kubernetes_there_is_nothing_to_ask(tmp_path):
+async def test_outside_of_kubernetes_there_is_no_server_to_call(tmp_path):
     source = KubernetesSource(Settings(kind="kubernetes", name="vllm"), account=tmp_path)
     with pytest.raises(SourceUnavailable, match="the service account cannot be read"):
         await source.find()
@@ -426,7 +426,7 @@ def pool(*ports, **labels):
     return {"spec": {"selector": {"matchLabels": labels}, "targetPorts": numbers}}
 
 
-async def test_an_inference_pool_says_which_pods_serve_at_which_ports(api, follow):
+async def test_an_inference_pool_names_which_pods_serve_at_which_ports(api, follow):
     api.put_pod("one", "10.0.0.1", app="vllm")
     api.put_pod("two", "10.0.0.2", app="sglang")
     api.put_object("inferencepools", "chat", pool(8000, 8001, app="vllm"))

@@ -37,7 +37,7 @@ def answers(monkeypatch):
         ("vllm", None, False),
     ],
 )
-async def test_another_kind_than_the_settings_name_is_said_once(answers, caplog, named, answered, warned):
+async def test_another_kind_than_the_settings_name_is_logged_once(answers, caplog, named, answered, warned):
     caplog.set_level(logging.WARNING)
     found, _ = answers
     found["http://10.0.0.1:8000"] = answered
@@ -50,7 +50,7 @@ async def test_another_kind_than_the_settings_name_is_said_once(answers, caplog,
     assert len(caplog.messages) == warned
 
 
-async def test_a_worker_is_asked_again_after_it_has_left_and_come_back(answers):
+async def test_a_worker_is_identified_again_after_it_has_left_and_come_back(answers):
     found, asked = answers
     found["http://10.0.0.1:8000"] = "vllm"
     kinds = WorkerKinds(target_of)

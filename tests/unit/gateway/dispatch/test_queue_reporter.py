@@ -63,7 +63,7 @@ def test_what_one_tenant_has_at_several_gateways_adds_up():
     assert (found.answered, found.preemptions, found.gateways) == (["one", "two"], 2, 2)
 
 
-def test_who_has_waited_longest_anywhere_is_listed_first_and_the_list_is_bounded():
+def test_the_longest_wait_at_any_gateway_is_listed_first_and_the_list_is_bounded():
     one = report("one", requests=[request(float(at)) for at in range(WAITING_MAX)])
     two = report("two", requests=[request(at + 0.5, "two") for at in range(WAITING_MAX)])
     (queue,) = merge_reports([one, two]).queues

@@ -93,7 +93,7 @@ async def test_a_limit_with_no_room_now_refuses_with_the_time_to_come_back(stage
     assert refusal.value.status == 429
 
 
-async def test_a_request_larger_than_a_whole_limit_is_told_that_it_never_fits(stage):
+async def test_a_request_larger_than_a_whole_limit_is_refused_as_one_that_never_fits(stage):
     with pytest.raises(RequestExceedsLimit):
         await reserve(stage, stage.context(tenant=limited(tokens_a_minute(100))))
 
@@ -117,7 +117,7 @@ async def test_a_store_that_cannot_be_reached_makes_quotas_unavailable(stage):
         await reserve(stage, stage.context(), reservations=failing(QuotaStoreUnavailable("down")))
 
 
-async def test_a_repeat_while_the_first_one_runs_is_told_so(stage):
+async def test_a_repeat_while_the_first_one_runs_is_refused_with_that_reason(stage):
     with pytest.raises(IdempotencyKeyInUse):
         await reserve(
             stage, stage.context(), reservations=failing(quota_store.RepeatedReservationRefused("running"))

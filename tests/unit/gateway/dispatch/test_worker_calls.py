@@ -30,7 +30,7 @@ def learn_speed(stage):
         stage.fleet.learn_first_token(stage.worker("a"), tokens=100, ttft_ms=30.0)
 
 
-async def test_a_stream_is_asked_for_as_it_came(stage):
+async def test_a_stream_is_sent_to_the_worker_as_it_came(stage):
     made = await call(stage)
     assert (made.stream, made.path, made.model) == (True, "v1/chat/completions", "m")
 

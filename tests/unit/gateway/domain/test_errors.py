@@ -36,7 +36,7 @@ def test_a_limit_is_spoken_of_in_english(limit, seconds, said):
     assert error.message == f"The limit of {said}"
 
 
-def test_the_error_of_a_budget_has_its_next_beginning_and_tells_sdks_not_to_retry():
+def test_the_error_of_a_budget_has_its_next_beginning_and_a_header_against_retries():
     limit = Limit(unit="spend", amount=20_000_000, window=Window.of("month", "calendar"))
     error = BudgetExhausted(Refusal(scope="key:k1", limit=limit, retry_after_seconds=200_000.5))
     assert error.message == (
@@ -52,7 +52,7 @@ def test_the_error_of_a_budget_has_its_next_beginning_and_tells_sdks_not_to_retr
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(1.0, True), (60.0, True), (61.0, False), (86_400.0, False)])
-def test_sdks_are_told_not_to_wait_for_hours_by_themselves(seconds, waits):
+def test_a_wait_of_hours_has_a_header_against_retries_of_sdks(seconds, waits):
     headers = GatewayError("full", retry_after_seconds=seconds).headers()
     assert headers["retry-after"] == str(int(seconds))
     assert (headers.get("x-should-retry") != "false") == waits

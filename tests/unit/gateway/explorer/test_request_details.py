@@ -53,7 +53,7 @@ def test_marked_steps_stand_in_place_of_the_stages(record):
     assert [(step.name, step.start_ms, step.ms) for step in details.steps] == [("tokenise", 250.0, 250.0)]
 
 
-def test_the_details_say_why_it_waited_and_how_the_workers_ranked(record):
+def test_the_details_have_why_it_waited_and_how_the_workers_ranked(record):
     details = request_details(record, "here/1", slow=True)
     assert details.wait.reason == "2 came before it"
     assert details.wait.tenants_ahead == {"globex": 2}
@@ -64,7 +64,7 @@ def test_the_details_say_why_it_waited_and_how_the_workers_ranked(record):
     assert msgspec.json.decode(msgspec.json.encode(details), type=type(details)) == details
 
 
-def test_a_tenant_sees_neither_workers_nor_other_tenants(record):
+def test_a_tenant_gets_neither_workers_nor_other_tenants(record):
     text = msgspec.json.encode(for_tenant(request_details(record, "here/1", slow=True))).decode()
     for hidden in ("w0", "w1", "globex", "here/1"):
         assert hidden not in text

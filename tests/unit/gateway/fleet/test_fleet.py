@@ -176,7 +176,7 @@ async def test_a_failure_that_was_the_workers_after_all_counts():
     assert one.health.state is Health.SUSPECT
 
 
-async def test_a_worker_that_sleeps_is_not_asked_and_has_lost_its_cache():
+async def test_a_worker_that_sleeps_gets_no_request_and_has_lost_its_cache():
     emptied, one = [], worker("w", Adapter())
     fleet = fleet_of(one, emptied=emptied)
     await fleet.probe(one)

@@ -81,7 +81,7 @@ def test_what_another_gateway_sent_is_not_foreign_though_its_announcement_is_lat
         clock.advance(0.3)
 
 
-def test_a_worker_is_believed_when_it_is_asked_only_while_its_feed_is_silent(load, clock):
+def test_the_load_of_a_probe_counts_only_while_the_feed_of_its_worker_is_silent(load, clock):
     for _ in range(2):
         load.update_from_feed(EngineLoad(streams=2))
         clock.advance(1.0)

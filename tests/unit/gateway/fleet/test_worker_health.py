@@ -117,7 +117,7 @@ def test_what_was_under_way_when_it_opened_and_fails_too_prolongs_nothing():
     assert health.request_failed(3.0) == health
 
 
-def test_a_probe_that_fails_closes_the_circuit_for_then_the_probes_know_best():
+def test_a_probe_that_fails_closes_the_circuit_since_then_probes_decide():
     health = opened(now=0.0).probe_failed()
     assert (health.state, health.circuit_open) == (Health.DOWN, False)
     back = health.probe_answered(0.5)

@@ -62,7 +62,7 @@ def test_the_warm_second_writes_at_once_when_the_writer_is_gone():
     assert claim("w", FeedLease(A, B), frozenset({B, C}), C, COLD, PATIENCE_MAX) == FeedLease(A, B)
 
 
-def test_who_takes_over_without_having_listened_promises_nothing():
+def test_a_writer_that_takes_over_without_having_followed_the_feed_vouches_for_nothing():
     before = FeedLease(A, NO_GATEWAY, FeedState.WHOLE)
     assert claim("w", before, frozenset({B}), B, COLD, 0) == FeedLease(B, NO_GATEWAY, FeedState.NOTHING)
 
@@ -83,7 +83,7 @@ def test_a_worker_that_the_preferred_gateway_does_not_have_is_followed_by_others
     assert NO_GATEWAY not in (settled.writer, settled.second)
 
 
-def test_who_follows_no_more_gives_its_lease_back():
+def test_a_gateway_that_no_longer_follows_the_feed_gives_its_lease_back():
     assert (
         claim("w", FeedLease(A, B), frozenset({A, B}), A, FollowerStatus(wanted=False), 0).writer
         == NO_GATEWAY

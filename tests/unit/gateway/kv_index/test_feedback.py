@@ -82,7 +82,7 @@ def test_zero_is_a_report(here):
     assert here.held(1, 2, 8, 9) == 2  # They are held by the answered request alone.
 
 
-def test_a_report_above_what_was_known_is_told(here):
+def test_a_report_above_the_known_cached_tokens_is_an_observation(here):
     here.end(here.send(prompt(1, 2, 8, 9, 10, 11)), 23)
     assert here.raised == [5]
 

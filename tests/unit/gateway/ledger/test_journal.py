@@ -111,7 +111,7 @@ def test_a_line_that_was_torn_costs_only_itself(tmp_path, cut):
     found.close()
 
 
-def test_a_line_whose_checksum_is_right_and_whose_words_are_wrong_is_none(tmp_path):
+def test_a_line_with_a_right_checksum_and_wrong_fields_is_none(tmp_path):
     text = encode(["usage", 1, 2])
     (tmp_path / "0-a.journal").write_bytes(b"%08x %s\n" % (zlib.crc32(text), text))
     found = journal(tmp_path)

@@ -105,6 +105,6 @@ def test_too_many_images_are_the_clients_mistake(encoder):
     ["smell", ["image_url"], {"image_url": 1}, 1, None],
     ids=["word", "list", "object", "number", "null"],
 )
-def test_a_part_that_nobody_knows_is_still_the_clients_mistake(tokenizer_encoder, kind):
+def test_a_part_of_an_unknown_type_is_still_the_clients_mistake(tokenizer_encoder, kind):
     with pytest.raises(BadRequest, match="text part"):
         prompt_of(tokenizer_encoder, {"type": kind, "smell": "rose"})

@@ -85,7 +85,7 @@ async def test_audio_is_base64_and_no_path(data):
         {"type": "file", "file": {"file_id": "file-1"}},
     ],
 )
-async def test_what_names_somebody_elses_medium_or_brings_tensors_is_refused(part):
+async def test_a_part_with_another_tenants_medium_or_with_tensors_is_refused(part):
     assert "send the content itself" in await refusal(part)
 
 
@@ -108,7 +108,7 @@ async def test_completions_have_no_media():
         ("no address", False),
     ],
 )  # fmt: skip
-def test_an_address_is_public_if_anybody_can_reach_it(address, public):
+def test_an_address_is_public_if_the_internet_routes_it(address, public):
     assert is_public(address_of(address)) is public
 
 

@@ -48,7 +48,7 @@ def named(*, header=None, key=None, plan=(), model="m", **more):
     ],
     ids=str,
 )
-def test_header_then_tier_then_key_then_model_then_plan_say_the_class(asked, name):
+def test_header_then_tier_then_key_then_model_then_plan_decide_the_class(asked, name):
     assert named(**asked) == name
 
 

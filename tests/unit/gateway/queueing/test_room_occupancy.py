@@ -42,7 +42,7 @@ def test_a_ticket_whose_wait_fails_counts_no_more(occupancy):
     assert occupancy.totals.requests == 0
 
 
-def test_a_tenant_at_its_own_bound_is_told_its_own_time(occupancy):
+def test_a_tenant_at_its_own_bound_gets_its_own_retry_time(occupancy):
     with occupancy.taken(ticket(0), retry), pytest.raises(TenantQueueFull) as refusal:
         with occupancy.taken(ticket(1), retry):
             pass

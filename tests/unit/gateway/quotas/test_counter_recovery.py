@@ -104,7 +104,7 @@ async def test_many_requests_of_an_account_read_the_ledger_once():
     assert books.read == ["tenant:a"]
 
 
-async def test_a_request_that_leaves_keeps_nobody_from_what_it_had_begun():
+async def test_a_request_that_leaves_keeps_no_other_from_what_it_had_begun():
     books, put = Books(), []
 
     async def note(organisation, scope, found, *, again):

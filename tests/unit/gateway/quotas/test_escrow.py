@@ -124,7 +124,7 @@ async def test_a_request_of_a_busy_account_uses_a_lease_without_a_call_to_redis(
     assert ahead.taken == 1
 
 
-async def test_what_was_used_is_what_is_charged_whoever_reserved_it(ahead, store, clock):
+async def test_what_was_used_is_what_is_charged_whichever_request_reserved_it(ahead, store, clock):
     window = replace(REQUESTS, window=Window(seconds=1e9))
     scope = Scope(name="tenant:t", limits=(window, replace(TOKENS, window=Window(seconds=1e9))))
     await busy(ahead, clock, scope, times=20, prompt=10, output=10)
@@ -168,7 +168,7 @@ async def test_slow_decisions_put_more_leases_ahead(ahead, store, clock):
     assert await running(store) == 3
 
 
-async def test_what_nobody_came_for_is_given_back(ahead, store, clock, monkeypatch):
+async def test_quota_that_no_request_used_is_given_back(ahead, store, clock, monkeypatch):
     monkeypatch.setattr(escrow, "SWEEP_SECONDS", 0.001)
     await busy(ahead, clock)
     assert await running(store) == 1
@@ -251,7 +251,7 @@ async def test_limits_that_were_changed_hold_for_the_next_request(ahead, store, 
     assert await running(store) == 0
 
 
-async def test_a_request_from_before_a_change_asks_for_nothing_by_the_old_limits(ahead, store, clock):
+async def test_a_request_from_before_a_change_reserves_nothing_by_the_old_limits(ahead, store, clock):
     await busy(ahead, clock)
     old = await ahead.reserve(asked("before the change"))
     higher = replace(PLAN, limits=(replace(REQUESTS, amount=20_000),))
@@ -274,7 +274,7 @@ async def test_after_a_long_request_what_is_ahead_is_as_short_as_requests_are_ag
     assert "short" not in store.asked
 
 
-async def test_nothing_is_ahead_of_who_has_stopped_asking_while_its_requests_still_end(ahead, store, clock):
+async def test_nothing_is_reserved_ahead_for_a_tenant_with_only_ending_requests(ahead, store, clock):
     await busy(ahead, clock, times=1)
     leases = [await ahead.reserve(asked(f"streams-{at}")) for at in range(3)]
     clock.now += BUSY_SECONDS + 0.1
@@ -308,7 +308,7 @@ async def test_no_request_is_refused_for_what_other_gateways_have_in_escrow(ahea
     assert store.asked.count("too many") == 1
 
 
-async def test_who_comes_near_a_limit_gives_back_what_is_ahead(ahead, store, clock):
+async def test_an_account_near_a_limit_gives_back_what_is_ahead(ahead, store, clock):
     await busy(ahead, clock, gap=0.0001, times=2 * AHEAD_MAX)
     assert await running(store) == AHEAD_MAX
     await LocalQuotaStore.reserve(store, asked("another gateway's", prompt=9_900_000))
@@ -320,7 +320,7 @@ async def test_who_comes_near_a_limit_gives_back_what_is_ahead(ahead, store, clo
     assert await running(store) == len(["another gateway's"])
 
 
-async def test_what_is_too_small_is_given_back_before_its_request_asks(ahead, store, clock):
+async def test_escrow_that_is_too_small_is_given_back_before_its_request_reserves(ahead, store, clock):
     few = Scope(name="tenant:t", limits=(concurrency(PLACES),))
     await busy(ahead, clock, few, gap=0.001, times=4)
     longer = [ahead.reserve(asked(f"longer-{at}", few, prompt=1000)) for at in range(PLACES)]
@@ -369,7 +369,7 @@ async def test_a_lease_that_is_not_there_yet_is_waited_for_and_given_back_if_its
     assert await running(store) == 0
 
 
-async def test_one_that_was_refused_is_asked_for_again_by_its_request(ahead, store, clock):
+async def test_escrow_that_was_refused_is_reserved_again_by_its_request(ahead, store, clock):
     await busy(ahead, clock, times=1)
     lease = await ahead.reserve(asked("second"))
     store.may.clear()
@@ -427,7 +427,7 @@ async def test_what_the_store_decides_while_the_escrow_closes_is_given_back(ahea
     assert await running(store) == 0
 
 
-async def test_accounts_are_bounded_and_who_has_to_go_gives_back(ahead, store, clock, monkeypatch):
+async def test_accounts_are_bounded_and_one_that_is_dropped_gives_back(ahead, store, clock, monkeypatch):
     monkeypatch.setattr(escrow_accounts, "ACCOUNTS_MAX", 3)
     for name in "abcdef":
         await busy(ahead, clock, Scope(name=f"tenant:{name}", limits=PLAN.limits))

@@ -197,7 +197,7 @@ async def test_what_could_not_be_settled_is_settled_once_when_it_is_back(store, 
     watching.cancel()
 
 
-async def test_what_was_used_on_a_local_grant_is_charged_where_all_see_it(store, shared):
+async def test_what_was_used_on_a_local_grant_is_charged_in_the_shared_store(store, shared):
     shared.away = True
     lease = await store.reserve(ask(1))
     shared.away = False
@@ -229,7 +229,7 @@ async def test_a_local_grant_that_was_not_used_is_charged_nowhere(store, shared)
     assert (await shared.reserve(ask(2))).limit_statuses[0].remaining == 2
 
 
-async def test_who_had_nothing_left_has_nothing_left_while_redis_is_away(store, shared):
+async def test_a_tenant_with_nothing_left_has_nothing_left_while_redis_is_away(store, shared):
     for number in range(3):
         await store.reserve(ask(number))
     assert isinstance(await store.reserve(ask(4)), Refusal)
@@ -331,7 +331,7 @@ async def test_what_is_used_on_a_part_is_charged_to_the_whole(shared):
     assert (await shared.reserve(reserving(2, tokens, 0))).limit_statuses[0].remaining == 87
 
 
-async def test_who_wants_no_answer_without_redis_is_refused_until_it_is_back(store, shared):
+async def test_with_failing_closed_requests_are_refused_until_redis_is_back(store, shared):
     closed = msgspec.structs.replace(ask(1), closed=True)
     assert isinstance(await store.reserve(closed), Lease)
     shared.away = True

@@ -24,7 +24,7 @@ OUTPUT = Limit(unit="output_tokens", amount=100, window=Window.of("minute"))
 SHADOW = Limit(unit="requests", amount=5, window=Window.of("minute"), mode="shadow")
 
 
-def test_of_each_kind_the_limit_is_told_of_which_least_is_left():
+def test_the_headers_have_of_each_kind_the_limit_with_the_least_left():
     told = openai_headers(
         [
             standing(REQUESTS, 3),
@@ -45,7 +45,7 @@ def test_of_each_kind_the_limit_is_told_of_which_least_is_left():
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_refusal_tells_the_limit_that_refused_even_where_another_has_less_left(turned):
+def test_a_refusal_names_the_limit_that_refused_even_where_another_has_less_left(turned):
     limit_statuses = [standing(OUTPUT, 1), standing(TOKENS, 900)]
     refusal = Refusal(scope="tenant:t", limit=TOKENS, retry_after_seconds=1.0)
     told = openai_headers(limit_statuses[::-1] if turned else limit_statuses, refusal)

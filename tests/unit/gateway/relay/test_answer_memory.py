@@ -57,7 +57,7 @@ async def test_an_answer_that_takes_more_memory_than_there_is_is_the_fault_of_it
     assert lease.bytes_held == 1000  # For another worker's answer.
 
 
-async def test_an_answer_for_which_others_take_the_memory_may_be_asked_for_later():
+async def test_an_answer_for_which_others_take_the_memory_may_be_requested_later():
     budget = MemoryBudget(MEMORY_BYTES)
     others = MemoryLease(budget)
     others.reserve(MEMORY_BYTES - FREE_BYTES)

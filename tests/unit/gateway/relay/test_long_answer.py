@@ -79,7 +79,7 @@ async def test_other_streams_go_on_while_a_stream_becomes_a_long_answer(words):
     assert turns >= len(text) * chunks // long_answer.SLICE_BYTES + len(passed) // long_answer.SLICE_BYTES
 
 
-async def test_a_long_answer_loses_what_the_client_must_not_see_and_nothing_else():
+async def test_a_long_answer_loses_what_the_client_must_not_get_and_nothing_else():
     long = b'"%b"' % (b"x" * LONG_BYTES)
     body = b'{"logprobs":%b,"kv_transfer_params":{"host":"10.0.0.1"},%b,"choices":[%b]}' % (long, USAGE, long)
     passed, progress, _ = await relayed(body, reports_cached_tokens=False)

@@ -54,7 +54,7 @@ def test_addresses_are_left_out_and_the_rest_stays(said, told):
     assert without_addresses(said) == told
 
 
-def test_where_workers_hand_over_blocks_is_not_told_and_all_else_stays_byte_for_byte():
+def test_where_workers_hand_over_blocks_is_removed_and_all_else_stays_byte_for_byte():
     at = {"remote_host": "10.0.0.7", "remote_port": 5600, "remote_engine_id": "e"}
     answer = {"id": "x", "kv_transfer_params": at, "choices": [{"x": 1.50}], "ec_transfer_params": None}
     told = without_transfers(json.dumps(answer).encode())
@@ -65,7 +65,7 @@ def test_where_workers_hand_over_blocks_is_not_told_and_all_else_stays_byte_for_
 
 
 @given(st.integers(1, 80), st.booleans())
-def test_nor_is_it_told_in_the_last_frame_of_a_stream_as_by_vllm(size, reports_cached_tokens):
+def test_it_is_removed_from_the_last_frame_of_a_stream_of_vllm(size, reports_cached_tokens):
     at = {"remote_host": "10.0.0.7", "remote_port": 5600}
     before = frame({"choices": [{"delta": {"content": '"kv_transfer_params": {'}}]})
     last = {"choices": [{"delta": {}, "finish_reason": "stop"}], "kv_transfer_params": at}
@@ -89,7 +89,7 @@ def test_nor_is_it_told_in_the_last_frame_of_a_stream_as_by_vllm(size, reports_c
     ],
     ids=["vLLM's", "DeepSeek's", "at the top"],
 )
-def test_nor_is_it_told_under_another_name(usage, told):
+def test_it_is_removed_under_another_name(usage, told):
     got = json.loads(without_cached_tokens(json.dumps({"usage": {"prompt_tokens": 9, **usage}}).encode()))
     details = {} if told is ... else {"prompt_tokens_details": told}
     assert got == {"usage": {"prompt_tokens": 9, **details}}
@@ -115,7 +115,7 @@ LLAMA_CPP = {"timings": {"cache_n": 8, "prompt_n": 1}, "prompt_progress": {"tota
 """llama.cpp says so in fields of its own, with `timings_per_token` and `return_progress` in every chunk."""
 
 
-def test_nor_is_it_told_beside_the_usage():
+def test_it_is_removed_beside_the_usage():
     for more in ({}, usage()):
         told = json.loads(without_cached_tokens(json.dumps({"id": "x", **LLAMA_CPP, **more}).encode()))
         assert told == {

@@ -48,7 +48,7 @@ def test_the_same_choice_is_neither():
     assert (seen.compared, seen.differed, seen.regret_seconds, seen.gain_seconds) == (1, 0, 0, 0)
 
 
-def test_where_there_is_nobody_to_choose_nothing_is_counted():
+def test_without_a_candidate_nothing_is_counted():
     seen = shadow()
     seen.compare(1000, [], (), ())
     assert seen.compared == 0

@@ -139,7 +139,7 @@ def test_a_missing_reference_is_refused_with_its_path(file):
         ("a: [", "gateway.yaml: not valid YAML"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_with_its_path(file, text, expected):
+def test_a_mistake_is_reported_in_one_line_with_its_path(file, text, expected):
     said = refusal(file(text))
     assert said.partition("gateway.yaml")[2] == "" or "gateway.yaml" in expected
     assert expected.removeprefix("gateway.yaml") in said
@@ -231,7 +231,7 @@ def test_every_leaf_is_explained_with_its_source_and_secrets_are_masked(file):
     assert "hidden" not in str(leaves)
 
 
-def test_a_command_that_needs_one_value_does_not_ask_for_the_rest():
+def test_a_command_that_needs_one_value_does_not_require_the_rest():
     assert load_settings(None, {}, ["state_directory=/x"], complete=False).settings.state_directory == "/x"
 
 

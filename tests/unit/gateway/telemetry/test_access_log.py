@@ -63,7 +63,7 @@ def test_what_is_beyond_the_bound_is_dropped_and_counted(tmp_path):
     assert len(lines(tmp_path / "log")) == 3
 
 
-def test_a_file_that_cannot_be_written_costs_lines_and_is_said_once(tmp_path, caplog):
+def test_a_file_that_cannot_be_written_costs_lines_and_is_logged_once(tmp_path, caplog):
     log = AccessLog(str(tmp_path / "missing" / "log"))
     log.start()
     for number in range(3):

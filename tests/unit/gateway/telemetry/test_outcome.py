@@ -17,7 +17,7 @@ from tests.fakes.clock import FakeClock
         ("stream_interrupted", 200, "failed"),
     ],
 )
-def test_the_outcome_tells_failures_from_refusals(code, status, outcome):
+def test_the_outcome_separates_failures_from_refusals(code, status, outcome):
     progress = Progress("req-1", "chat/completions", FakeClock(), lambda: 0.0)
     progress.fail(code, status)
     assert outcome_of(progress.record()) == outcome

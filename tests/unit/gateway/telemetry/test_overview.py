@@ -8,7 +8,7 @@ from gateway.telemetry.overview import Overview
 from tests.fakes.running_account import answered, progress
 
 
-def test_the_overview_forgets_minutes_but_not_totals(clock):
+def test_the_overview_drops_minutes_but_not_totals(clock):
     overview = Overview(clock)
     overview.observe(answered(clock).record())
     clock.advance(61)

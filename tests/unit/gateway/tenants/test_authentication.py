@@ -54,7 +54,7 @@ def nobody_asks():
     raise AssertionError("the address matters to nobody here")
 
 
-async def test_a_right_key_comes_in_and_nobody_asks_from_where():
+async def test_a_right_key_is_accepted_from_any_address():
     assert await authentication().authenticate("right", nobody_asks) == TENANT
 
 
@@ -71,7 +71,7 @@ async def test_a_wrong_key_is_refused():
         ({"key_scopes": frozenset({"usage"})}, ScopeNotAllowed, "scope_not_allowed"),
     ],
 )
-async def test_a_right_key_that_may_not_is_told_why(tenant, error, code):
+async def test_a_right_key_without_the_right_gets_the_reason(tenant, error, code):
     with pytest.raises(error) as refused:
         await authentication(**tenant).authenticate("right", lambda: HERE)
     assert (refused.value.status, refused.value.code) == (403, code)
@@ -83,13 +83,13 @@ async def test_a_key_for_usage_reads_usage():
     ).id == "acme"
 
 
-async def test_a_directory_that_cannot_tell_is_no_refusal_of_the_key():
+async def test_a_directory_that_is_away_is_no_refusal_of_the_key():
     with pytest.raises(KeysUnavailable) as refused:
         await authentication(error=DirectoryUnavailable).authenticate("wrong", lambda: HERE)
     assert refused.value.status == 503
 
 
-async def test_too_many_failures_are_told_to_wait_until_the_next_one_is_borne():
+async def test_too_many_failures_have_to_wait_until_the_next_one_is_allowed():
     clock = Clock()
     at = authentication(failures=3, clock=clock)
     for _ in range(3):
@@ -127,7 +127,7 @@ async def test_an_ipv4_address_and_an_ipv6_network_are_one_caller(one, other, sa
     assert (auth_throttle.record_failure(address_of(other)) > 0.0) is same
 
 
-async def test_the_table_of_failures_is_bounded_and_forgets_the_oldest():
+async def test_the_table_of_failures_is_bounded_and_drops_the_oldest():
     auth_throttle = AuthThrottle(1, Clock())
     for number in range(ADDRESSES_MAX + 1):
         auth_throttle.record_failure(address_of(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"))

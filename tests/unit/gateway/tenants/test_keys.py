@@ -107,7 +107,7 @@ def test_anything_else_opens_nothing(presented):
         directory().by_key(presented)
 
 
-def test_a_well_formed_key_of_somebody_else_opens_nothing():
+def test_a_well_formed_key_without_a_tenant_opens_nothing():
     with pytest.raises(UnknownKey):
         directory().by_key(new_key(PEPPER).text)
 
@@ -150,5 +150,5 @@ def test_access_to_models_is_by_pattern_and_deny_wins():
     assert [plan.allows(m) for m in ("llama-8b", "llama-70b", "gpt", "gpt-4")] == [True, False, True, False]
 
 
-def test_an_open_directory_lets_everybody_in_as_one_tenant():
+def test_an_open_directory_lets_every_client_in_as_one_tenant():
     assert OpenDirectory().by_key(None).id == OpenDirectory().by_key("anything").id == "default"

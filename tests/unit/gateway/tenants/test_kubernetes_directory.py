@@ -168,7 +168,7 @@ async def test_a_reload_of_the_settings_keeps_the_tenants_of_objects(api, begin)
     assert directory.names()["tenants"] == {"acme", "of-file"}
 
 
-async def test_while_the_cluster_is_away_what_it_said_last_stays(api, begin, caplog):
+async def test_while_the_cluster_is_away_its_last_objects_stay(api, begin, caplog):
     caplog.set_level(logging.INFO)
     put_tenants(api, tenants=TENANT, plans=PLANS)
     directory, objects = begin()

@@ -62,7 +62,7 @@ def test_a_disabled_key_is_as_unknown_as_any():
         found(key={"disabled": True})
 
 
-def test_a_disabled_tenant_or_organisation_is_known_and_says_so():
+def test_a_disabled_tenant_or_organisation_is_found_as_disabled():
     assert found(disabled=True).disabled
     assert found(organisation={"disabled": True}).disabled
     assert not found(organisation={}).disabled
@@ -132,7 +132,7 @@ def test_a_key_of_no_tenant_opens_nothing():
         made.by_key(KEY.text)
 
 
-def test_a_key_whose_secret_is_replaced_forgets_the_old_one():
+def test_a_key_with_a_replaced_secret_drops_the_old_one():
     made, other = register(), new_key(PEPPER)
     made.put_key("acme", ApiKeySettings(id=KEY.id, hash=other.hash))
     with pytest.raises(UnknownKey):

@@ -213,7 +213,7 @@ async def test_a_client_that_leaves_ends_a_very_long_work(
     assert (pid in processes.pids()) is not long
 
 
-def test_what_nobody_waits_for_is_not_begun(checkpoint, digest, processes):
+def test_a_text_that_no_request_waits_for_is_not_begun(checkpoint, digest, processes):
     work = processes.job(str(checkpoint), digest, [LONG], special=True)
     work.abandon()
     with pytest.raises(EncoderUnavailable):
@@ -228,7 +228,7 @@ def gone(pid):
         return True
 
 
-def test_it_keeps_the_tokenizers_that_were_asked_for_last(monkeypatch):
+def test_it_keeps_the_tokenizers_that_were_used_last(monkeypatch):
     read = []
     monkeypatch.setattr(
         encoder_child, "_read_same_tokenizer", lambda directory, digest: read.append(directory)

@@ -312,7 +312,7 @@ def test_without_a_tokenizer_four_bytes_are_a_token():
     assert asyncio.run(TextEncoder().encode(complete([1, 2, 3]), ACME, None))[0].token_count == 3
 
 
-def test_a_broken_tokenizer_file_is_said_so(tmp_path, executor):
+def test_a_broken_tokenizer_file_is_reported(tmp_path, executor):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer.json cannot be read"):
         TokenizerEncoder.from_directory(tmp_path, EncoderThreads(executor), 1, 2**20)
@@ -359,7 +359,7 @@ def test_how_many_bytes_one_token_can_stand_for(tokenizer, most):
 
 @given(text=st.text(max_size=200))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_no_text_has_fewer_tokens_than_its_bytes_say(encoder, text):
+def test_no_text_has_fewer_tokens_than_the_bound_by_its_bytes(encoder, text):
     (got,) = tokens(encoder, complete(text.encode("utf-8", "replace").decode()))
     assert len(text.encode("utf-8", "replace")) <= len(got) * encoder._token_bytes_max
 
@@ -411,7 +411,7 @@ async def test_a_tenant_holds_one_thread_and_another_one_finds_the_other_free(th
     assert threads._waiting == {}
 
 
-async def test_who_leaves_while_it_waits_for_a_thread_frees_its_place(threads):
+async def test_a_request_that_leaves_while_it_waits_for_a_thread_frees_its_place(threads):
     first, gone, last = Hand(), Hand(), Hand()
     tasks = [asyncio.create_task(threads.run("acme", 100, hand)) for hand in (first, gone, last)]
     await begun(first)
@@ -424,7 +424,7 @@ async def test_who_leaves_while_it_waits_for_a_thread_frees_its_place(threads):
     assert not gone.begun.is_set()
 
 
-async def test_who_leaves_while_its_thread_runs_holds_it_until_it_is_done(threads):
+async def test_a_request_that_leaves_while_its_thread_runs_holds_it_until_it_is_done(threads):
     first, second = Hand(), Hand()
     leaver = asyncio.create_task(threads.run("acme", 100, first))
     await begun(first)

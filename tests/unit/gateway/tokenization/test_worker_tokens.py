@@ -70,7 +70,7 @@ async def encoded(encoder, request, of="acme"):
     return prompt
 
 
-async def test_a_chat_is_asked_for_with_all_that_its_template_looks_at(encoder, engine):
+async def test_a_chat_is_tokenised_with_all_that_its_template_reads(encoder, engine):
     more = {"tools": [{"type": "function"}], "chat_template_kwargs": {"a": 1}, "temperature": 1}
     prompt = await encoded(encoder, chat(**more))
     assert (list(prompt.tokens), prompt.count_exact) == ([1, 2, 3], True)
@@ -78,12 +78,12 @@ async def test_a_chat_is_asked_for_with_all_that_its_template_looks_at(encoder, 
     assert engine.asked == [("m", {"model": "m", "messages": [{"role": "user", "content": "hi"}], **more})]
 
 
-async def test_a_text_is_asked_for_with_its_special_tokens(encoder, engine):
+async def test_a_text_is_tokenised_with_its_special_tokens(encoder, engine):
     assert list((await encoded(encoder, complete("hi"))).tokens) == [1, 2, 3]
     assert engine.asked == [("m", {"model": "m", "prompt": "hi", "add_special_tokens": True})]
 
 
-async def test_the_same_prompt_is_asked_for_once_by_each_group(encoder, engine):
+async def test_the_same_prompt_is_tokenised_once_for_each_group(encoder, engine):
     for of in ("acme", "acme", "globex", "acme"):
         await encoded(encoder, chat(), of)
     assert len(engine.asked) == 2
@@ -121,7 +121,7 @@ async def test_what_was_not_used_for_long_is_forgotten(encoder, engine):
         "no prompt",
     ],
 )
-async def test_what_the_engine_cannot_say_is_text(encoder, engine, request_):
+async def test_a_prompt_that_the_engine_cannot_tokenise_is_text(encoder, engine, request_):
     prompts = await encoder.encode(request_, tenant(), None)
     assert all(prompt.tokens is None and not prompt.count_exact for prompt in prompts)
     assert engine.asked == []
@@ -132,7 +132,7 @@ async def test_tokens_stay_what_they_are(encoder, engine):
     assert (list(prompt.tokens), prompt.count_exact, engine.asked) == ([7, 8], True, [])
 
 
-async def test_a_refusal_makes_it_text_and_the_next_prompt_is_asked_for(encoder, engine):
+async def test_a_refusal_makes_it_text_and_the_next_prompt_is_sent(encoder, engine):
     engine.says = None
     assert (await encoded(encoder, chat())).tokens is None
     engine.says = array("I", [4])
@@ -149,7 +149,7 @@ async def test_an_engine_that_does_not_answer_is_left_alone_for_a_while(encoder,
     assert list((await encoded(encoder, chat())).tokens) == [4]
 
 
-async def test_an_outage_is_said_once_and_again_after_it_was_over(encoder, engine, clock, caplog):
+async def test_an_outage_is_logged_once_and_again_after_it_was_over(encoder, engine, clock, caplog):
     for says in (WorkerFailed("no"), WorkerFailed("no"), array("I", [4]), WorkerFailed("no")):
         engine.says = says
         await encoded(encoder, chat(str(clock.now)))

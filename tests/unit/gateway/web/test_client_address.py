@@ -35,7 +35,7 @@ def found(peer, *forwarded, proxies=PROXIES):
         ("", [], None),
     ],
 )
-def test_the_last_hop_that_nobody_trusts_is_the_client(peer, forwarded, expected):
+def test_the_last_hop_that_is_not_trusted_is_the_client(peer, forwarded, expected):
     assert found(peer, *forwarded) == (address_of(expected) if expected else None)
 
 

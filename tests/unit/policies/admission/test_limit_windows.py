@@ -40,7 +40,7 @@ def test_a_bucket_empties_evenly():
 
 
 @pytest.mark.parametrize("reset", ["smooth", "rolling", "calendar"])
-def test_a_cost_that_never_fits_is_told_so(reset):
+def test_a_cost_that_never_fits_is_refused_as_one(reset):
     window = Window.of("minute", reset)
     assert window.wait(EMPTY, TEN, 1000.0, 11) is None
     assert window.wait(EMPTY, TEN, 1000.0, 10) == 0.0
@@ -48,7 +48,7 @@ def test_a_cost_that_never_fits_is_told_so(reset):
 
 @pytest.mark.parametrize("amount", [3, 7, 1000, 999_983, 2**50])
 @pytest.mark.parametrize("now", [0.1, 1234.567, 1.7e9 + 0.1])
-def test_a_cost_of_the_whole_bucket_fits_whatever_the_clock_says(amount, now):
+def test_a_cost_of_the_whole_bucket_fits_at_any_time_of_the_clock(amount, now):
     meter = MINUTE.current(EMPTY, amount, now, now)
     assert MINUTE.wait(meter, amount, now, amount) == 0.0
     assert MINUTE.remaining(MINUTE.charge(meter, now, amount), amount) == 0

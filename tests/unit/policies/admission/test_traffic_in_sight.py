@@ -243,7 +243,7 @@ def test_a_tenant_that_has_little_of_the_work_is_one_of_the_others_though_its_re
     assert traffic.demand_of_others(("m",), 50_000, 6.0)[0] == pytest.approx(10_000, rel=0.15)
 
 
-def test_of_two_that_crowd_the_smaller_one_is_none_of_the_others_if_it_asks_for_much(traffic, see):
+def test_of_two_that_crowd_the_smaller_one_is_none_of_the_others_if_it_has_much_work(traffic, see):
     for tenth in range(60):
         see("chats", tenth / 10, crowds=False)
         see("flood", tenth / 10, crowds=True, tokens=40_000)

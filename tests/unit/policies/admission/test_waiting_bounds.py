@@ -13,7 +13,7 @@ from policies.admission.waiting_bounds import (
 )
 
 
-def test_who_is_refused_may_come_back_when_the_queue_has_drained():
+def test_a_refused_request_may_come_back_when_the_queue_has_drained():
     assert retry_after_seconds(100, 10.0, 30.0) == 10.0
     assert retry_after_seconds(1, 10.0, 30.0) == 1.0
     assert retry_after_seconds(1000, 10.0, 30.0) == 30.0

@@ -20,7 +20,7 @@ def test_jains_index_is_one_where_all_are_equal_and_one_nth_where_one_has_everyt
     assert jain(values) == pytest.approx(index)
 
 
-def test_shares_are_due_by_weight_to_those_who_waited():
+def test_shares_are_due_by_weight_to_the_tenants_that_waited():
     account = FairnessAccount()
     for tenant, weight, units in (("a", 1.0, 10.0), ("b", 3.0, 30.0), ("idle", 1.0, 60.0)):
         account.record(tenant, weight, units, 100.0)

@@ -91,7 +91,7 @@ def test_a_copy_of_a_coming_prefix_pays_for_the_backlog_of_its_worker_and_never_
     assert paid.price_ms + paid.delay_ms <= at_most.price_ms + at_most.delay_ms
 
 
-def test_the_memory_of_a_coming_prefix_is_paid_by_all_who_wait_for_it():
+def test_the_memory_of_a_coming_prefix_is_paid_by_all_requests_that_wait_for_it():
     state = {"streams": 8, "kv_tokens": 80_000, "kv_tokens_max": 100_000}
     fleet = [candidate("a", matched=3900, **state), candidate("b", **state)]
     coming = replace(query(), shared=[SharedPrefix(3900, 8, 1, 0.0, False)])

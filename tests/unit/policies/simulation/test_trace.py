@@ -27,7 +27,7 @@ def request(at: float = 0.0, blocks: tuple[int, ...] = (1,), tokens: int | None 
     )
 
 
-def test_the_public_trace_is_what_its_authors_say():
+def test_the_public_trace_has_the_figures_of_its_authors():
     trace = read_trace(CONVERSATIONS)
     assert len(trace) == 12_031
     assert round(sum(r.prompt_tokens for r in trace) / len(trace)) == 12_035
@@ -41,7 +41,7 @@ def test_a_trace_is_read_as_it_was_written(tmp_path):
     assert read_trace(tmp_path / "trace") == trace
 
 
-def test_a_trace_begins_with_its_first_request_whatever_its_clock_says(tmp_path):
+def test_a_trace_begins_with_its_first_request_at_any_time_of_its_clock(tmp_path):
     write_trace(tmp_path / "trace", [request(1_700_000_001.5, (1, 3)), request(1_700_000_000.0, (1, 2))])
     assert [(one.at, list(one.blocks)) for one in read_trace(tmp_path / "trace")] == [
         (0, [1, 2]),

@@ -18,7 +18,7 @@ def segment():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_places_never_overlap_and_their_sum_is_what_the_head_says(segment, seed):
+def test_places_never_overlap_and_their_sum_is_the_one_in_the_head(segment, seed):
     chance, heap = random.Random(seed), SegmentHeap(segment)
     taken: dict[int, int] = {}
     for _ in range(5000):

@@ -31,7 +31,7 @@ async def scripts(server):
 
 
 @pytest.mark.parametrize("error", ["TRYAGAIN later", "CLUSTERDOWN down", "LOADING data", "MASTERDOWN x"])
-async def test_what_is_not_served_now_is_asked_again_before_what_was_called_later(server, scripts, error):
+async def test_a_call_that_is_not_served_now_is_sent_again_before_later_calls(server, scripts, error):
     server.replies.extend([f"-{error}", f"-{error}", f"-{error}"])
     calls = [scripts.ask("SET", "{a}", number) for number in range(2)]
     # The first call is tried a second time: the caller has seen that both were refused.
@@ -104,7 +104,7 @@ async def test_a_slot_that_has_moved_is_followed_with_all_that_was_under_way(ser
     assert other.named == ["0", "1", "2"]
 
 
-async def test_a_slot_that_is_moving_is_asked_for_once_where_it_goes(server, other, scripts):
+async def test_a_call_for_a_moving_slot_is_sent_once_to_its_new_server(server, other, scripts):
     server.replies.extend([f"-ASK 15495 127.0.0.1:{other.port}"] * 2)
     calls = [scripts.ask("SET", "{a}", number) for number in range(2)]
     assert await asyncio.gather(*calls) == [b"OK"] * 2
@@ -124,7 +124,7 @@ async def test_servers_that_send_a_call_to_each_other_forever_fail_it_in_time(
     assert len(server.seen) + len(other.seen) < 60
 
 
-async def test_an_error_of_the_command_itself_is_no_reason_to_ask_again(server, scripts):
+async def test_an_error_of_the_command_itself_is_no_reason_to_send_it_again(server, scripts):
     server.replies.append("-WRONGTYPE no")
     with pytest.raises(RedisDown, match="WRONGTYPE"):
         await scripts.ask("SET", "{a}", "x")

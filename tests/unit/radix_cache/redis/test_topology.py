@@ -64,7 +64,7 @@ def test_an_address_without_servers_is_refused(url):
         seed_addresses(url)
 
 
-def test_owners_are_the_primaries_and_a_nameless_one_is_whoever_was_asked():
+def test_owners_are_the_primaries_and_one_without_a_name_is_the_server_of_the_call():
     reply = [
         [0, 5460, [b"10.0.0.1", 7000, b"id", []], [b"10.0.0.4", 7003, b"id"]],
         [5461, 10922, [b"", 7001, b"id"]],

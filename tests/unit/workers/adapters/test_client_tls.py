@@ -56,7 +56,7 @@ async def test_a_worker_with_a_certificate_of_ones_own_authority_is_reached_and_
                 await probe(door, files)
 
 
-async def test_a_worker_that_asks_for_a_certificate_gets_the_gateways(worker, pems):
+async def test_a_worker_that_requires_a_certificate_gets_the_gateways(worker, pems):
     (cert, key), (own, own_key) = pems
     async with TlsTerminator(port_of(worker.url), cert, key) as door:
         door._context.load_verify_locations(own)
@@ -102,7 +102,7 @@ def test_certificates_that_change_are_read_again_and_broken_ones_leave_the_old(t
     assert tls.context() is second
 
 
-def test_a_key_that_needs_a_passphrase_is_refused_and_nobody_is_asked(tmp_path, pems):
+def test_a_key_that_needs_a_passphrase_is_refused_without_a_prompt_for_it(tmp_path, pems):
     (cert, key), _ = pems
     locked = tmp_path / "locked.pem"
     command = ["openssl", "ec", "-in", str(key), "-out", str(locked), "-aes256", "-passout", "pass:x1y2z3"]

@@ -112,7 +112,7 @@ async def test_as_many_connections_as_requests_at_once():
         assert peer.connections == 8
 
 
-async def test_a_worker_that_wants_its_connection_closed_gets_it_closed():
+async def test_a_connection_is_closed_where_its_worker_requires_it():
     closing = SIZED.replace(b"200 OK\r\n", b"200 OK\r\nConnection: close\r\n")
     async with Peer(says(closing)) as peer:
         await peer.ask()
@@ -167,7 +167,7 @@ async def test_a_fresh_connection_that_breaks_is_not_tried_again():
         assert peer.requests == 1
 
 
-async def test_an_answer_that_has_begun_is_not_asked_for_again():
+async def test_an_answer_that_has_begun_is_not_requested_again():
     answers = iter([says(SIZED), says(SIZED[:30], close=True)])
 
     async def answer(writer):
@@ -237,7 +237,7 @@ async def test_what_is_no_body_and_has_no_end_is_not_waited_for(beginning, rest)
     assert not isinstance(broken.value, ConnectionTimedOut)
 
 
-async def test_a_worker_that_wants_another_protocol_is_broken(caplog):
+async def test_a_worker_that_requires_another_protocol_is_broken(caplog):
     switch = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nabc"
     async with Peer(says(switch)) as peer:
         with pytest.raises(ConnectionBroken, match="another protocol"):
@@ -275,7 +275,7 @@ async def test_a_head_alone_is_not_a_first_byte():
             await peer.ask(seconds=0.05)
 
 
-async def test_nobody_there_is_broken():
+async def test_an_address_without_a_server_is_broken():
     async with Peer(says(SIZED)) as peer:
         pool = peer.pool
     with pytest.raises(ConnectionBroken, match="cannot connect"):

@@ -163,7 +163,7 @@ async def test_both_are_called_at_once(halves):
 
 
 @transferred
-async def test_vllm_prefills_one_token_and_hands_on_what_that_tells(halves):
+async def test_vllm_prefills_one_token_and_its_transfer_parameters_are_passed_on(halves):
     asked = call(max_completion_tokens=50, max_tokens=60, n=1, min_tokens=4, logprobs=True, top_logprobs=2)
     await read(halves.pair(), asked)
     prefill, decode = await halves.bodies()
@@ -205,7 +205,7 @@ async def test_vllm_prefills_one_token_and_hands_on_what_that_tells(halves):
 
 
 @transferred
-async def test_what_vllm_had_cached_is_what_its_prefill_worker_says(halves):
+async def test_the_cached_tokens_of_vllm_are_those_that_its_prefill_worker_reports(halves):
     halves.prefill.then(cached_tokens=6)
     halves.decode.then(cached_tokens=10)
     pair = halves.pair()
@@ -214,7 +214,7 @@ async def test_what_vllm_had_cached_is_what_its_prefill_worker_says(halves):
 
 
 @bootstrapped
-async def test_what_sglang_had_cached_its_decode_worker_says(halves):
+async def test_the_cached_tokens_of_sglang_are_those_that_its_decode_worker_reports(halves):
     assert halves.pair().cached(10) == 10
 
 
@@ -232,7 +232,7 @@ async def test_a_prefill_worker_that_fails_ends_the_decode_leg_at_once(halves):
 
 
 @all_kinds
-async def test_a_busy_prefill_worker_is_said_to_be_busy(halves):
+async def test_a_busy_prefill_worker_is_reported_as_busy(halves):
     halves.prefill.then(status=503, headers={"retry-after": "7"})
     halves.decode.then(silent=True)
     with pytest.raises(WorkerFailed) as raised:
@@ -281,7 +281,7 @@ async def test_a_refusal_of_the_decode_worker_is_the_answer_and_ends_the_prefill
 
 
 @bootstrapped
-async def test_whose_prompt_does_not_come_in_time_is_the_prefill_workers_failure(halves):
+async def test_a_prompt_that_does_not_come_in_time_is_the_prefill_workers_failure(halves):
     halves.prefill.then(silent=True)
     halves.decode.then(silent=True)
     asked = msgspec.structs.replace(call(), first_byte_seconds_max=0.2)

@@ -61,7 +61,7 @@ async def test_frames_name_our_model_wherever_they_are_cut(end):
         assert await answered(theirs[:at], theirs[at:], content_type="text/event-stream") == ours
 
 
-async def test_a_whole_answer_names_our_model_and_not_who_gave_it():
+async def test_a_whole_answer_names_our_model_and_not_the_provider():
     body = {"id": "x", "provider": "somebody", "model": "their/m-2026", "choices": [{"text": TRICK}]}
     text = json.dumps(body).encode()
     found = json.loads(await answered(text[:9], text[9:]))
@@ -81,7 +81,7 @@ async def test_a_refusal_names_our_model_and_an_unknown_one_is_no_refusal_of_the
     assert raised.value.failure is FailureKind.REFUSED
 
 
-async def test_what_leaves_says_neither_who_asks_nor_where_it_came_from():
+async def test_a_call_of_a_provider_names_neither_the_client_nor_the_gateway():
     inner = Inner(Answer([b"{}"]))
     fields = {"user": b'"jane"', "metadata": b"{}", "store": b"true", "seed": b"1"}
     call = called(
@@ -106,7 +106,7 @@ async def test_what_leaves_says_neither_who_asks_nor_where_it_came_from():
 
 
 @pytest.mark.parametrize("limited", [True, False], ids=["429", "hung up"])
-async def test_one_that_wants_to_be_asked_less_is_there_all_the_same(limited):
+async def test_a_provider_that_answers_429_is_up_all_the_same(limited):
     class Probed:
         request_fields: ClassVar = {}
 

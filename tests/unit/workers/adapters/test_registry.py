@@ -33,7 +33,7 @@ def test_a_package_brings_a_kind(installed):
 
 
 @pytest.mark.parametrize("of", ["no_such_module:adapter", "adapter_module:missing"])
-def test_one_that_cannot_be_loaded_is_told_to_its_own_workers_alone(installed, of):
+def test_an_adapter_that_cannot_be_loaded_is_an_error_for_its_own_workers_alone(installed, of):
     installed(of)
     with pytest.raises(ValueError, match=r"kind 'plugged' .* cannot be loaded"):
         registry.adapters()["plugged"](TARGET)

@@ -44,5 +44,5 @@ def test_a_date_is_measured_from_the_answers_own(said, date, now):
         *("a word", "far away", "no such day", "no such year", "commas", "a zone that HTTP has not"),
     ],
 )
-def test_what_it_says_is_read_or_left(said, seconds):
+def test_retry_after_is_read_in_every_format_or_ignored(said, seconds):
     assert retry_after_seconds(said, SENT, NOW) == seconds

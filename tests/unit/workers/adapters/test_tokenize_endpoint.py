@@ -37,7 +37,7 @@ def told(read, text):
     nested=st.booleans(),
     size=st.integers(1, 9),
 )
-def test_an_answer_says_the_same_read_in_slices(ids, more, nested, size):
+def test_an_answer_read_in_slices_has_the_same_values(ids, more, nested, size):
     inner = {"a": {"tokens": [7, 8]}} if nested else {}
     text = json.dumps({**inner, **more, "tokens": ids, "max": 1}).encode()
     with pytest.MonkeyPatch.context() as patch:

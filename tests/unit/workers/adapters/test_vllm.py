@@ -64,7 +64,7 @@ async def test_the_size_of_the_cache_is_read_from_the_metrics_once(vllm):
     assert vllm.asked == 1
 
 
-async def test_after_a_failure_the_size_is_asked_for_again(vllm):
+async def test_after_a_failure_the_size_is_requested_again(vllm):
     await vllm.adapter.probe()
     vllm.healthy = False
     with pytest.raises(WorkerFailed):

@@ -91,7 +91,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_outputs_come_in_order_and_the_last_says_why(directory: Path) -> None:
+async def test_outputs_come_in_order_and_the_last_has_the_finish_reason(directory: Path) -> None:
     async with running(directory) as (front, _):
         outputs = await collect(await front.submit(request("a")))
         assert [(o.completion_tokens, o.finish) for o in outputs] == [(1, None), (2, None), (3, "length")]
@@ -228,7 +228,7 @@ async def test_failed_steps_in_a_row_stop_the_engine(directory: Path) -> None:
         assert front.failure is not None
 
 
-async def test_a_failure_reaches_everybody_who_waits_and_everybody_after(
+async def test_a_failure_reaches_every_waiting_caller_and_every_later_one(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "FAILED_STEPS_MAX", 1)

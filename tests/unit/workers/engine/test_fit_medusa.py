@@ -25,7 +25,7 @@ def config(checkpoint: Callable[[str], Path]) -> EngineConfig:
     return EngineConfig(model=checkpoint("llama-gqa"), dtype="float32", kv_tokens=2048, seed=0)
 
 
-def test_heads_know_what_they_were_fitted_to_and_change_no_answer(
+def test_heads_predict_the_texts_of_their_fit_and_change_no_answer(
     config: EngineConfig, load: Callable[..., Engine], finish: Finish, tmp_path: Path
 ) -> None:
     # Fewer tokens than numbers in a state: the fit can be exact.

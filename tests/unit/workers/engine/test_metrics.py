@@ -44,7 +44,7 @@ def test_a_value_on_a_bound_counts_below_it_and_one_above_all_in_the_last() -> N
     assert histogram.merged_with(histogram).counts == [4, 4, 2]
 
 
-def test_every_latency_is_what_the_clock_says() -> None:
+def test_every_latency_is_measured_by_the_clock() -> None:
     runs = Counted(running_max=1, budget=4)
     runs.submit("a", [1] * 4, max_tokens=2)
     runs.submit("b", [2] * 8, max_tokens=3)
@@ -165,7 +165,7 @@ def test_the_engine_counts_what_it_really_did(load: Callable[..., Engine]) -> No
     assert counts.good_requests <= 1
 
 
-def test_a_deadline_ends_a_request_with_an_output_that_says_so(load: Callable[..., Engine]) -> None:
+def test_a_deadline_ends_a_request_with_the_finish_reason_deadline(load: Callable[..., Engine]) -> None:
     engine = load(running_max=1)
     engine._clock = lambda: now
     now = 100.0

@@ -86,7 +86,7 @@ def test_a_build_that_dies_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == []
 
 
-def test_whoever_builds_the_same_at_the_same_time_gets_the_first_one(
+def test_a_second_build_of_the_same_at_the_same_time_gets_the_first_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = tiny_checkpoint._swap
@@ -162,6 +162,6 @@ def test_greedy_choices_are_clear(checkpoint: Callable[[str], Path]) -> None:
     assert lead.quantile(0.02) > 5e-3
 
 
-def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_prints_the_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tiny_checkpoint.main([str(tmp_path / "a"), "--vocab", "10"]) == 1
     assert "vocab 10" in capsys.readouterr().err

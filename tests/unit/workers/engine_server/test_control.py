@@ -21,7 +21,7 @@ Client = Any
 Serve = Callable[..., Any]
 
 
-async def test_the_server_says_what_it_is(serving: Serve, model: Path) -> None:
+async def test_the_server_describes_its_model_and_settings(serving: Serve, model: Path) -> None:
     async with serving(served_model_name="org/tiny", max_running_requests=7) as client:
         status, info = await client.get("/server_info")
         assert status == 200
@@ -115,7 +115,7 @@ async def test_a_worker_that_serves_is_healthy_and_ready(client: Client, path: s
     assert (await client.get(path))[0] == 200
 
 
-async def test_a_worker_that_shuts_down_is_neither_and_takes_nobody_in(
+async def test_a_worker_that_shuts_down_is_neither_and_accepts_no_request(
     client: Client, pause_after: PauseAfter
 ) -> None:
     resume = pause_after(client, 3)

@@ -42,7 +42,7 @@ async def test_a_vector_is_the_last_hidden_state_of_the_last_token(
         assert length(vector) == pytest.approx(1.0, abs=1e-5)
 
 
-async def test_texts_token_ids_and_base64_say_the_same(client: Any, model: Any) -> None:
+async def test_texts_token_ids_and_base64_have_the_same_embedding(client: Any, model: Any) -> None:
     ids = [AutoTokenizer.from_pretrained(model)(text)["input_ids"] for text in TEXTS]
     plain = await vectors(client, TEXTS)
     assert await vectors(client, ids) == plain

@@ -136,7 +136,7 @@ def error_of(body: Any) -> dict[str, Any]:
         ({"skip_special_tokens": False}, "skip_special_tokens"),
     ],
 )
-async def test_a_bad_chat_request_is_told_which_field(
+async def test_the_refusal_of_a_bad_chat_request_names_the_field(
     client: Client, changes: dict[str, Any], param: str
 ) -> None:
     status, body = await client.post(CHAT, {"messages": HELLO, "max_tokens": 1, **changes})
@@ -183,7 +183,7 @@ async def test_a_bad_chat_request_is_told_which_field(
         ({"regex": "[^\\x00-\\U0010ffff]"}, "regex"),
     ],
 )
-async def test_a_bad_text_request_is_told_which_field(
+async def test_the_refusal_of_a_bad_text_request_names_the_field(
     client: Client, changes: dict[str, Any], param: str
 ) -> None:
     status, body = await client.post(TEXT, {"prompt": "x", "max_tokens": 1, **changes})
@@ -235,7 +235,7 @@ async def test_a_required_field_that_is_missing_is_named(client: Client) -> None
     ("prompt", "max_tokens", "status"),
     [(60, 4, 200), (61, 4, 400), (64, 1, 400), (100, 1, 400), (1, 64, 400)],
 )
-async def test_what_is_too_long_is_told_both_numbers(
+async def test_the_refusal_of_a_prompt_that_is_too_long_has_both_numbers(
     serving: Serve, prompt: int, max_tokens: int, status: int
 ) -> None:
     async with serving(context_length=64) as client:
@@ -285,7 +285,7 @@ async def test_a_body_over_the_limit_is_a_413(client: Client) -> None:
     assert (await client.get("/health"))[0] == 200
 
 
-async def test_a_full_queue_is_a_503_that_says_when_to_come_back(serving: Serve) -> None:
+async def test_a_full_queue_is_a_503_with_the_time_to_come_back(serving: Serve) -> None:
     async with serving(max_running_requests=1, waiting_max=1) as client:
         long = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
         running = asyncio.create_task(client.post(TEXT, long))

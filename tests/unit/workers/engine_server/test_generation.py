@@ -133,7 +133,7 @@ async def test_a_chat_stream_has_a_role_then_text_then_a_reason_then_done(client
     assert [None] * (len(chunks) - 1) + ["length"] == reasons
 
 
-async def test_usage_in_a_stream_comes_last_and_only_when_asked_for(client: Client) -> None:
+async def test_usage_in_a_stream_comes_last_and_only_when_requested(client: Client) -> None:
     asked = {"messages": HELLO, "max_tokens": 3, "stream_options": {"include_usage": True}, **GREEDY}
     *chunks, counts, done = await client.stream(CHAT, asked)
     assert done == "[DONE]"
@@ -321,7 +321,7 @@ async def test_several_prompts_are_answered_in_their_order(client: Client) -> No
 
 
 @pytest.mark.parametrize(("path", "prompt"), [(CHAT, {"messages": HELLO}), (TEXT, {"prompt": ["The", "A"]})])
-async def test_a_stream_of_several_choices_says_whose_each_piece_is(
+async def test_each_chunk_of_a_stream_of_several_choices_has_the_index_of_its_choice(
     client: Client, path: str, prompt: dict[str, Any]
 ) -> None:
     asked = {**prompt, "n": 3, "seed": 1, "max_tokens": 6, "ignore_eos": True}

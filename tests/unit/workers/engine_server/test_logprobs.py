@@ -25,13 +25,13 @@ async def test_an_echo_of_no_tokens_is_the_prompt_alone(client: Client, prompt: 
 
 
 @pytest.mark.parametrize("text", ["", "Hi there, Ω", "A long one. " * 2000], ids=["none", "short", "long"])
-async def test_tokens_say_what_was_tokenised(client: Client, text: str) -> None:
+async def test_the_tokens_of_tokenize_are_those_of_the_text(client: Client, text: str) -> None:
     _, told = await client.post("/tokenize", {"prompt": text, "add_special_tokens": False})
     status, said = await client.post("/detokenize", {"model": "any", "tokens": told["tokens"]})
     assert (status, said) == (200, {"prompt": text, "text": text})
 
 
-async def test_special_tokens_are_told_if_they_are_asked_for(client: Client) -> None:
+async def test_special_tokens_are_returned_if_they_are_requested(client: Client) -> None:
     _, told = await client.post("/tokenize", {"messages": [{"role": "user", "content": "Hi"}]})
     asked = {"tokens": told["tokens"]}
     (_, without), (_, with_) = [
@@ -42,6 +42,6 @@ async def test_special_tokens_are_told_if_they_are_asked_for(client: Client) -> 
 
 
 @pytest.mark.parametrize("tokens", [[-1], [512], [10**30], "abc", None])
-async def test_tokens_that_do_not_exist_say_nothing(client: Client, tokens: object) -> None:
+async def test_tokens_that_do_not_exist_have_no_text(client: Client, tokens: object) -> None:
     status, answer = await client.post("/detokenize", {"tokens": tokens})
     assert (status, answer["error"]["param"]) == (400, "tokens")

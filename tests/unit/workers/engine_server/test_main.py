@@ -111,7 +111,7 @@ async def test_a_taken_port_is_one_line_and_exit_code_one(model: Path) -> None:
     assert b"cannot listen on 127.0.0.1:" in err
 
 
-async def test_a_worker_that_speculates_says_the_same_and_counts_its_drafts(
+async def test_a_worker_that_speculates_gives_the_same_answer_and_counts_its_drafts(
     model: Path, serving: Serve
 ) -> None:
     body = {"prompt": "one two one two one two", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
@@ -136,7 +136,7 @@ async def test_a_worker_that_speculates_says_the_same_and_counts_its_drafts(
         (["--speculative-exit-layer", "1"], 2),
     ],
 )
-def test_what_cannot_start_says_why(
+def test_a_worker_that_cannot_start_ends_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
 ) -> None:
     try:

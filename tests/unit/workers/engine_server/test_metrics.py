@@ -99,7 +99,7 @@ async def samples(client: Client) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("prefix", "families"), [("vllm:", VLLM), ("sglang:", SGLANG)])
-async def test_all_families_have_the_names_and_kinds_of_the_engine_that_dashboards_know(
+async def test_all_families_have_the_names_and_kinds_of_the_engine_in_dashboards(
     client: Client, prefix: str, families: dict[str, set[str]]
 ) -> None:
     await client.post(TEXT, {"prompt": [9] * 4, "max_tokens": 1})
@@ -111,7 +111,7 @@ async def test_all_families_have_the_names_and_kinds_of_the_engine_that_dashboar
     assert wanted - found == set()
 
 
-async def test_labels_are_those_of_the_engine_that_dashboards_know(page: dict[str, float]) -> None:
+async def test_labels_are_those_of_the_engine_in_dashboards(page: dict[str, float]) -> None:
     model = "('model_name', 'tiny')"
     assert page[f"vllm:kv_cache_usage_perc[('engine', '0'), {model}]"] == 0
     assert page[f"vllm:request_success_total[('engine', '0'), ('finished_reason', 'length'), {model}]"] == 2

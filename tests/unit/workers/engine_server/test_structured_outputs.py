@@ -124,7 +124,7 @@ async def test_a_grammar_holds_a_stream_too(client: Client) -> None:
     jsonschema.validate(json.loads(text), SCHEMA)
 
 
-async def test_an_empty_field_asks_for_nothing(client: Client) -> None:
+async def test_an_empty_field_restricts_nothing(client: Client) -> None:
     await answer(client, regex="", ebnf="", json_schema="", response_format={"type": "text"}, max_tokens=2)
 
 
@@ -207,7 +207,7 @@ async def test_a_call_in_a_stream_has_its_name_first_and_then_its_arguments(clie
     assert text == whole["message"]["tool_calls"][0]["function"]["arguments"]
 
 
-async def test_a_call_that_is_cut_by_length_says_so(client: Client) -> None:
+async def test_a_call_that_is_cut_by_length_has_that_finish_reason(client: Client) -> None:
     choice = await answer(client, tools=[WEATHER], tool_choice="required", max_tokens=30)
     assert choice["finish_reason"] == "length"
 
@@ -241,7 +241,7 @@ async def test_a_model_that_calls_of_itself_is_understood(
     assert "tool_calls" not in refused["message"]
 
 
-async def test_a_model_whose_format_is_not_known_refuses_tools_and_says_what_to_do(
+async def test_a_model_of_unknown_format_refuses_tools_with_a_remedy(
     serving: Serve, model: Path, tmp_path: Path
 ) -> None:
     other = shutil.copytree(model, tmp_path / "other")
@@ -366,7 +366,7 @@ async def test_a_stop_string_is_not_looked_for_before_min_tokens(client: Client)
 # Log probabilities
 
 
-async def test_a_chat_tells_log_probabilities_of_tokens_and_alternatives(client: Client) -> None:
+async def test_a_chat_has_log_probabilities_of_tokens_and_alternatives(client: Client) -> None:
     choice = await answer(client, logprobs=True, top_logprobs=3, max_tokens=6, ignore_eos=True, **GREEDY)
     entries = choice["logprobs"]["content"]
     assert len(entries) == 6
@@ -381,7 +381,7 @@ async def test_a_chat_tells_log_probabilities_of_tokens_and_alternatives(client:
     assert text == choice["message"]["content"]
 
 
-async def test_a_stream_tells_the_same_log_probabilities_as_the_whole(client: Client) -> None:
+async def test_a_stream_has_the_same_log_probabilities_as_the_whole(client: Client) -> None:
     asked = {"logprobs": True, "top_logprobs": 2, "max_tokens": 8, "seed": 5, "temperature": 1}
     whole = await answer(client, **asked)
     frames = await client.stream(CHAT, {"messages": HELLO, **asked})
@@ -398,7 +398,7 @@ async def test_a_stream_tells_the_same_log_probabilities_as_the_whole(client: Cl
         ]
 
 
-async def test_a_text_tells_log_probabilities_in_its_own_shape(client: Client) -> None:
+async def test_a_text_has_log_probabilities_in_its_own_format(client: Client) -> None:
     asked = {"logprobs": 2, "max_tokens": 6, "seed": 5, "temperature": 2, "ignore_eos": True}
     choice = await answer(client, TEXT, **asked)
     told = choice["logprobs"]
@@ -442,7 +442,7 @@ async def test_an_echoed_prompt_stands_before_its_answers(client: Client, stream
     assert texts == wanted
 
 
-async def test_a_prompt_of_tokens_is_echoed_as_what_they_say(client: Client) -> None:
+async def test_a_prompt_of_tokens_is_echoed_as_their_text(client: Client) -> None:
     _, body = await client.post("/tokenize", {"prompt": "Hello there"})
     choice = await answer(client, TEXT, prompt=body["tokens"], echo=True, max_tokens=1)
     assert choice["text"].startswith("Hello there")

@@ -22,7 +22,7 @@ def one(event):
 STORED = BlocksStored(hashes=(1, 2), parent=None, tokens=array("I", [5, 6, 7, 8]), page_size=2)
 
 
-def test_a_map_and_an_array_say_the_same():
+def test_a_map_and_an_array_decode_to_the_same_event():
     as_map = {
         "type": "BlockStored",
         "block_hashes": [1, 2],
@@ -81,7 +81,7 @@ def test_the_salt_is_found_where_each_engine_puts_it(more, salt):
     assert stored(**more).salt == salt
 
 
-def test_media_are_upper_case_and_gpu_unless_told():
+def test_media_are_upper_case_and_gpu_unless_named():
     assert stored(medium="cpu_pinned").medium == "CPU_PINNED"
     assert stored(medium=None).medium == "GPU"
     assert stored(medium="tape 1").medium == stored(medium="tape 2").medium == "OTHER"
@@ -127,7 +127,7 @@ def test_no_engine_has_so_many_groups(group):
         stored(group_idx=group)
 
 
-def test_a_removal_says_of_which_group_it_is():
+def test_a_removal_has_the_number_of_its_group():
     assert one(["BlockRemoved", [1], "GPU", 2]) == BlocksRemoved(hashes=(1,), group=2)
     assert one({"type": "BlockRemoved", "block_hashes": [1], "group_idx": 0}).group == 0
 

@@ -107,7 +107,7 @@ def test_sglang_publishes_its_load_beside_its_events():
 
 
 @pytest.mark.parametrize("flag", ["--kv-events-config", "--load-publish-endpoint"], ids=["events", "loads"])
-def test_where_the_caller_says_how_to_publish_the_load_feed_is_the_callers_too(flag):
+def test_where_the_caller_sets_how_to_publish_the_load_feed_is_the_callers_too(flag):
     words = line(events_port=11, replay_port=12, loads_port=13, more=(flag, "theirs"))
     assert "tcp://*:13" not in words
 
@@ -159,7 +159,7 @@ def test_without_ports_no_events_are_published():
     ],
     ids=["none", "two-words", "one-word", "short", "nothing-behind", "no-number"],
 )
-def test_the_ranks_are_those_that_the_caller_asks_for(more, count):
+def test_the_ranks_are_those_that_the_caller_sets(more, count):
     assert data_parallel_size(more) == count
 
 
@@ -168,7 +168,7 @@ def test_what_is_shown_of_a_command_line_has_no_secrets():
     assert redacted(words) == "python --api-key '***' '***' '--hf-token=***' --max-total-tokens 7"
 
 
-def test_the_doctor_asks_for_the_same_flags():
+def test_the_doctor_recommends_the_same_flags():
     flags = (*engine_flags.CACHE_REPORT["sglang"], *engine_flags.page_size_flags("sglang"))
     assert all(flag in line() for flag in flags)
 
@@ -267,7 +267,7 @@ async def test_an_engine_that_does_not_come_up_in_time_is_started_again(program,
         assert not engine.state.up
 
 
-async def test_the_log_says_why_an_engine_is_not_up(caplog):
+async def test_the_log_has_the_reason_why_an_engine_is_not_up(caplog):
     async def ask():
         raise WorkerFailed("status 401 from /v1/models")
 

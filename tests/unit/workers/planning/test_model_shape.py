@@ -255,7 +255,7 @@ def test_the_engine_and_the_planner_read_the_same_shape(kind: str, window: dict[
         assert (spec.kv_heads, spec.head_dim) == (layer.kv_heads, layer.head_dim)
 
 
-def test_of_a_model_that_also_sees_the_language_model_is_read():
+def test_of_a_model_with_vision_the_language_model_is_read():
     inner = {**BASE, "model_type": "qwen2"}
     outer = {"model_type": "llava", "text_config": inner, "tie_word_embeddings": True, "dtype": "float32"}
     assert read_shape(outer) == read_shape(inner | {"tie_word_embeddings": True, "dtype": "float32"})
@@ -296,7 +296,7 @@ def test_a_dense_model_may_have_another_number_of_parameters():
         read_shape(config, parameters=100)
 
 
-def test_the_number_of_parameters_of_a_mixture_says_too_little():
+def test_the_number_of_parameters_of_a_mixture_is_not_enough():
     config = {**BASE, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
     with pytest.raises(ShapeUnknown, match="how many of them a token of a mixtral uses"):
         read_shape(config, parameters=1_000_000)
@@ -338,7 +338,7 @@ def test_caches_and_files_of_another_kind_are_refused(changes: dict[str, Any], n
         ({"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4"),
     ],
 )
-def test_weights_are_of_the_type_that_the_file_says(changes: dict[str, Any], dtype: str):
+def test_weights_are_of_the_type_that_the_file_names(changes: dict[str, Any], dtype: str):
     assert read_shape({**BASE, "model_type": "llama", **changes}).weight_dtype == dtype
 
 
@@ -360,7 +360,7 @@ def test_the_engine_allocates_the_kv_bytes_that_are_planned(kept: Any, head_dim:
     assert store.num_bytes == 5 * 4 * planned
 
 
-def test_the_engines_pool_is_as_large_as_the_planner_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_engines_pool_is_as_large_as_in_the_planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     config = {**BASE, "model_type": "llama", "torch_dtype": "float32"}
     shape, spec = read_shape(config), ModelSpec.from_config(config, {})
     room = 3_000_000

@@ -81,7 +81,7 @@ async def test_the_kind_is_read_from_the_answers(gets, kind):
         assert await ask_kind(engine.target) == kind
 
 
-async def test_everything_that_a_vllm_says_is_found():
+async def test_everything_that_a_vllm_reports_is_found():
     async with Engine(VLLM, tokenizes=("prompt", "messages")) as engine:
         found = await find_engine(engine.target)
     assert (found.kind, found.version, found.page_size, found.block_size) == ("vllm", "0.32.0", 16, 64)

@@ -144,7 +144,7 @@ def test_wrong_use_is_refused_in_one_line(arguments, says):
     assert "\n" not in line
 
 
-def test_what_cannot_be_written_is_told_before_anything_runs(tmp_path):
+def test_a_file_that_cannot_be_written_is_reported_before_anything_runs(tmp_path):
     for option, file in (("--json", tmp_path), ("--plot", tmp_path / "away" / "out.png")):
         assert refused(CONVERSATIONS, option, file).startswith(option)
 
@@ -169,7 +169,7 @@ def test_there_is_a_gateway(arguments):
     assert result.exit_code == 2
 
 
-def test_more_restarts_than_anybody_would_wait_for_are_refused():
+def test_more_restarts_than_the_bound_are_refused():
     assert "restarts" in refused(CONVERSATIONS, "--requests", 100, "--restart-every", 1e-6)
 
 

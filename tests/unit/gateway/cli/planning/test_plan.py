@@ -28,7 +28,7 @@ def run(*arguments: Any) -> str:
     return " ".join(done.output.split())
 
 
-def test_it_says_whether_the_users_fit_and_how_many_would(checkpoint: Path):
+def test_it_prints_whether_the_users_fit_and_how_many_would(checkpoint: Path):
     asked = ("--config-json", checkpoint, "--gpu", "h100", "--gpus", 4, "--context", 8192)
     told = run(*asked, "--users", 100)
     assert "100 users of 8,192 tokens do not fit: 51 do, or 4,224 tokens each." in told
@@ -36,7 +36,7 @@ def test_it_says_whether_the_users_fit_and_how_many_would(checkpoint: Path):
     assert "100 users of 8,192 tokens fit." in run(*asked, "--users", 100, "--kv-dtype", "int8")
 
 
-def test_it_says_which_parts_of_a_multimodal_model_are_not_counted(tmp_path: Path):
+def test_it_prints_which_parts_of_a_multimodal_model_are_not_counted(tmp_path: Path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "llava", "text_config": LLAMA_8B, "vision_config": {}}))
     assert "Only the language model is counted: the weights of vision_config come on top." in run(
@@ -89,7 +89,7 @@ def test_it_draws_a_plot(checkpoint: Path, tmp_path: Path, ending: str):
     assert file.stat().st_size > 5000
 
 
-def test_without_matplotlib_it_says_what_to_install(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_matplotlib_it_prints_what_to_install(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(CommandError, match=r"pip install 'radixgate\[plots\]'"):
         run("--config-json", checkpoint, "--gpus", 4, "--plot", "a.png")
@@ -159,7 +159,7 @@ def test_no_figure_is_cut_in_a_narrow_window(checkpoint: Path, dtype: str, monke
         (json.dumps(LLAMA_8B | {"kv_lora_rank": 512}), "latent"),
     ],
 )
-def test_a_file_that_says_too_little_is_refused(tmp_path: Path, text: str, named: str):
+def test_a_file_without_what_the_plan_needs_is_refused(tmp_path: Path, text: str, named: str):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(CommandError, match=named):
         run("--config-json", tmp_path)

@@ -17,7 +17,7 @@ def run(*arguments: Any) -> str:
     return " ".join(done.output.split())
 
 
-def test_it_says_that_a_layout_handles_a_small_load():
+def test_it_prints_that_a_layout_handles_a_small_load():
     told = run("--requests-per-second", 20, "--gateways", 2)
     assert "This layout handles 20 requests/s." in told
     assert "deliveries of changes to processes" in told

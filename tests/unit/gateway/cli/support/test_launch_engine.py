@@ -47,7 +47,7 @@ async def looks(*streams, seconds_max=30.0, up=True):
     ],
     ids=["idle", "said-late", "busy", "does-not-say"],
 )
-async def test_an_engine_is_idle_once_it_has_said_so_several_times_in_a_row(said, count):
+async def test_an_engine_is_idle_after_several_idle_reports_in_a_row(said, count):
     assert await looks(*said) == count
 
 
@@ -98,7 +98,7 @@ def test_events_of_all_ranks_and_their_replay_have_ports_of_their_own(given):
     assert (launch.events_port, launch.replay_port, launch.loads_port) == (5557, 5561, None)
 
 
-def test_ports_that_nobody_has_chosen_are_free_and_apart(given):
+def test_ports_without_a_setting_are_free_and_apart(given):
     launch = given("--engine", "vllm", "--model", "m", "--port", "0")
     assert launch.replay_port == launch.events_port + 1
     assert launch.port not in (0, launch.events_port, launch.replay_port)

@@ -67,7 +67,7 @@ def test_sglang_in_a_network_publishes_its_load_behind_the_events_of_all_ranks()
 
 @pytest.mark.parametrize(("wanted", "port"), [(True, 6002), (False, None)], ids=["on", "off"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_load_feed_can_be_told(host, wanted, port):
+def test_an_option_decides_on_a_load_feed_and_its_port(host, wanted, port):
     assert at("sglang", host, load_feed=wanted)[3] == port
 
 
@@ -82,13 +82,13 @@ def test_vllm_chooses_its_ports_where_it_has_one_address_and_keeps_them_where_it
     [("sglang", 6000, EngineAbilities()), ("vllm", 0, EngineAbilities()), ("vllm", 6000, ALL)],
     ids=["old-sglang", "old-vllm", "vllm-with-a-port"],
 )
-def test_what_cannot_be_published_at_one_address_is_said_so(engine, port, can, caplog):
+def test_what_cannot_be_published_at_one_address_is_reported(engine, port, can, caplog):
     first, replay, address, _ = at(engine, "127.0.0.1", port, can=can)
     assert (replay, address) == (first + 1, None)
     assert "the engine publishes KV events on all addresses, not on 127.0.0.1 alone" in caplog.text
 
 
-def test_on_all_addresses_nothing_has_to_be_said(caplog):
+def test_on_all_addresses_nothing_is_reported(caplog):
     at("sglang", "0.0.0.0", can=EngineAbilities())
     assert caplog.text == ""
 

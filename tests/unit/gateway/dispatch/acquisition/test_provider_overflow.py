@@ -113,18 +113,18 @@ def test_without_a_price_of_its_own_a_provider_costs_what_the_model_does():
     ],
     ids=["no consent", "another model", "nothing generated"],
 )
-def test_nobody_is_asked_otherwise(ctx):
+def test_without_consent_no_provider_gets_a_call(ctx):
     assert asked(CHEAPER, ctx=ctx) == []
     assert overflow(CHEAPER).waits_seconds(pending(ctx)) is None
 
 
-def test_a_provider_that_is_down_is_not_asked():
+def test_a_provider_that_is_down_gets_no_call():
     down = worker("down", Provider())
     down.health = down.health.drained()
     assert asked(down, DEARER) == ["dearer"]
 
 
-def test_it_waits_here_as_long_as_the_most_impatient_provider_says_or_its_class_wants_a_first_token():
+def test_it_waits_here_for_the_shortest_wait_of_a_provider_or_the_first_token_target_of_its_class():
     assert overflow(CHEAPER).waits_seconds(pending()) == 2.0
     assert overflow(CHEAPER, DEARER).waits_seconds(pending()) == 0.5
     assert overflow(CHEAPER, DEARER).overflows_at(pending(), 10.0) == 10.5
@@ -132,7 +132,7 @@ def test_it_waits_here_as_long_as_the_most_impatient_provider_says_or_its_class_
     assert overflow(CHEAPER, DEARER).overflows_at(pending(), 10.0, without={"dearer", "cheaper"}) is None
 
 
-def test_a_provider_that_rests_is_not_asked_and_waited_for_as_long_as_it_does():
+def test_a_provider_in_its_backoff_gets_no_call_and_is_waited_for_as_long():
     rests, clock = worker("rests", Provider(prices={"m": CHEAP}, rest_seconds_max=30.0)), FakeClock()
     fleet = fleet_of(rests, DEARER, clock=clock)
     at, request = ProviderOverflow(fleet, None), pending()
@@ -161,7 +161,7 @@ def test_a_provider_that_rests_is_not_asked_and_waited_for_as_long_as_it_does():
     ],
     ids=["429 says", "429 says too much", "429 says nothing", "503 says", "503 says nothing"],
 )
-def test_how_long_a_provider_rests_is_what_it_says_within_a_bound_and_is_told(cause, seconds):
+def test_the_backoff_of_a_provider_is_the_time_it_names_within_a_bound_and_is_shared(cause, seconds):
     told, clock = [], FakeClock()
     full, ours = worker("full", Provider()), worker("ours", None)
     fleet, listener = fleet_of(full, ours, clock=clock), NotingListener()
@@ -176,7 +176,7 @@ def test_how_long_a_provider_rests_is_what_it_says_within_a_bound_and_is_told(ca
     assert told == [("full", seconds)] * (9 if seconds else 0)
 
 
-async def test_who_gave_its_allowance_back_since_the_provider_rests_may_have_one_again():
+async def test_a_request_that_gave_its_provider_quota_back_in_a_backoff_may_have_it_again():
     clock = FakeClock()
     rests = worker("rests", Provider(limits=(concurrency(1),)))
     fleet = fleet_of(rests, clock=clock)

@@ -27,7 +27,7 @@ async def test_other_work_goes_to_a_provider_after_a_failure(stage):
     assert placement.worker.id == "cloud"
 
 
-async def test_a_provider_that_has_failed_is_not_asked_again(stage):
+async def test_a_provider_that_has_failed_gets_no_second_call(stage):
     request = stage.pending(stage.context(tenant=tenant(may_overflow=True)))
     request.failed_workers[WorkerId("cloud")] = WorkerFailed("gone")
     assert await stage.acquisition.providers.place(request, "why") is None

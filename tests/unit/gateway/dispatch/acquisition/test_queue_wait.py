@@ -31,7 +31,7 @@ def test_requests_that_came_before_are_counted(stage):
     assert reason(stage, ahead=3, shared=True) == "3 came before it at its gateway"
 
 
-def test_a_prompt_longer_than_the_window_beside_an_idle_worker_is_not_said_to_lack_room(stage):
+def test_a_prompt_longer_than_the_window_beside_an_idle_worker_does_not_lack_room(stage):
     stage.occupy("a")
     assert "a worker stays open for shorter ones" in reason(stage, uncached_tokens=2 * WINDOW)
 

@@ -51,7 +51,7 @@ async def test_a_request_that_waits_for_the_others_is_counted_as_waiting(shared)
     assert len(shared.rooms.of("m")) == 0
 
 
-async def test_a_turn_is_asked_for_with_the_ranking_of_that_moment(shared):
+async def test_a_turn_is_requested_with_the_ranking_of_that_moment(shared):
     shared.policy.costs = {"b": 500.0}
     shared.queue.room.clear()
     waiting = acquire(shared)

@@ -67,20 +67,20 @@ async def test_batch_work_does_not_take_the_room_of_batch_work():
     assert await waiting_with(stage, service_class=BATCH) == [False]
 
 
-async def test_where_the_settings_do_not_say_so_batch_work_keeps_its_room():
+async def test_without_the_setting_batch_work_keeps_its_room():
     stage = DispatchStage("a")
     sent_batch_work(stage, "a", 960)
     assert await waiting_with(stage) == [False]
 
 
-async def test_other_gateways_are_asked_for_room_where_this_one_has_no_batch_work():
+async def test_room_is_requested_of_other_gateways_where_this_one_has_no_batch_work():
     stage = DispatchStage("a", shared=True, limits=with_limits(preempts=True))
     stage.queue.room.clear()
     await waiting_with(stage)
     assert [(need.worker, need.tokens) for need in stage.needs.sent[0]] == [("a", 640)]
 
 
-async def test_room_is_asked_for_in_the_windows_of_the_workers_that_the_request_may_wait_for():
+async def test_room_is_requested_in_the_windows_of_the_workers_that_the_request_may_wait_for():
     stage = DispatchStage("a", "b", shared=True, limits=with_limits(preempts=True))
     filled = FilledWorkers(last_open=WorkerId("a"), tokens=9000, patient_seconds=0.3)
     window = DispatchWindow(narrow=500, wide=1000, counts_own=True, filled=filled)
@@ -93,7 +93,7 @@ async def test_room_is_asked_for_in_the_windows_of_the_workers_that_the_request_
     assert [("a", 1000)] in asked
 
 
-async def test_a_gateway_that_is_alone_asks_no_other_for_room():
+async def test_a_gateway_that_is_alone_requests_room_of_no_other():
     stage = full("a", limits=with_limits(preempts=True))
     await waiting_with(stage)
     assert stage.needs.sent == []

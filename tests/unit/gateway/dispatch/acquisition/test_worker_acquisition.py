@@ -418,12 +418,12 @@ async def test_a_request_without_consent_waits_on():
     waiting.cancel()
 
 
-async def test_with_room_here_no_provider_is_asked():
+async def test_with_room_here_no_provider_gets_a_call():
     stage = with_provider()
     assert (await acquire(stage, tenant=CONSENTS)).worker.id == "a"
 
 
-async def test_without_a_worker_here_the_provider_is_asked_at_once():
+async def test_without_a_worker_here_the_provider_gets_the_call_at_once():
     stage = with_provider(after_seconds=1000.0)
     for name in ("a", "b"):
         stage.fleet.drain(WorkerId(name))

@@ -58,7 +58,7 @@ def test_models_that_share_workers_are_divided_alike_with_their_batch_work():
     assert len({made.shard_of("adapter", tenant) for tenant in TENANTS}) == 8
 
 
-def test_one_server_has_one_shard_whatever_is_asked_for():
+def test_one_server_has_one_shard_whatever_the_settings():
     made = layout({"giant": 24}, ["giant"], shards=1)
     assert not made.divides
     assert made.shard_of("giant", "a tenant") == 0

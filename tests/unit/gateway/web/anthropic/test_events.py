@@ -56,7 +56,7 @@ def translated(*pieces, stops=()):
     return events(stream.begin() + b"".join(map(stream.feed, pieces)) + stream.end())
 
 
-def test_an_answer_that_ends_in_its_thinking_says_nothing_else():
+def test_an_answer_that_ends_in_its_thinking_has_no_other_content():
     whole = message(finish="length", reasoning_content="hm", content=None)
     assert [block["type"] for block in whole["content"]] == ["thinking"]
     blocks = [
@@ -164,7 +164,7 @@ def test_a_whole_answer_has_the_same_blocks():
         ("content_filter", {}, [], "refusal", None),
     ],
 )
-def test_why_it_stopped_is_said_in_anthropics_words(finish, more, stops, reason, sequence):
+def test_the_stop_reason_is_one_of_anthropics(finish, more, stops, reason, sequence):
     got = message(finish, stops, choice=more, content="x")
     assert (got["stop_reason"], got["stop_sequence"]) == (reason, sequence)
 

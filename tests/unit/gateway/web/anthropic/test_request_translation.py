@@ -132,7 +132,7 @@ def test_a_document_has_its_title_its_context_and_its_blocks():
 
 
 @pytest.mark.parametrize("kind", ["adaptive", "between_tools"])
-def test_how_a_model_thinks_is_left_to_it_where_no_template_can_say(kind):
+def test_thinking_is_left_to_the_model_where_no_template_controls_it(kind):
     assert "chat_template_kwargs" not in fields(thinking={"type": kind})
 
 
@@ -190,7 +190,7 @@ def test_every_choice_of_tools_has_its_counterpart(choice, chat):
     assert fields(tools=[TOOL], tool_choice=choice)["tool_choice"] == chat
 
 
-def test_thinking_is_turned_on_and_off_by_the_templates_variables_and_told_again():
+def test_thinking_is_turned_on_and_off_by_the_templates_variables_and_returned():
     assert fields(thinking={"type": "enabled", "budget_tokens": 1024})["chat_template_kwargs"] == {
         "enable_thinking": True,
         "thinking": True,

@@ -69,6 +69,6 @@ def test_a_choice_that_demands_a_tool_of_anthropics_servers_is_refused(body):
     assert refused.value.param == "tool_choice"
 
 
-def test_a_request_for_mcp_servers_is_told_that_they_are_not_called_here():
+def test_a_request_for_mcp_servers_gets_a_header_that_they_are_not_called():
     with pytest.raises(BadRequest, match="this gateway calls no MCP servers"):
         asked(mcp_servers=[{"type": "url", "url": "https://mcp.example.com", "name": "files"}])

@@ -10,7 +10,7 @@ from gateway.web.bodies.body_decoding import LONG_BYTES, decode_in_thread_if_lon
 from gateway.web.openai import inference_requests
 
 
-async def test_what_a_long_body_is_refused_for_is_said():
+async def test_the_refusal_of_a_long_body_has_its_reason():
     body = json.dumps({"prompt": list(range(100_000))}).encode()
     assert len(body) > LONG_BYTES
     with pytest.raises(BadRequest, match="must name a model"):

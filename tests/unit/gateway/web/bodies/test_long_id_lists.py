@@ -111,7 +111,7 @@ VALUES = st.recursive(
     surface=st.sampled_from([Surface.COMPLETIONS, Surface.EMBEDDINGS]),
     blank=st.sampled_from(["", " ", "\n\t"]),
 )
-def test_a_body_says_the_same_read_in_slices(fields, surface, blank):
+def test_a_body_read_in_slices_has_the_same_values(fields, surface, blank):
     """Also with a field twice, or a name of a field where none is."""
     pairs = [f'"{name}"{blank}:{blank}{json.dumps(value)}' for name, value in [("model", "m"), *fields]]
     body = ("{" + f"{blank},".join(pairs) + "}").encode()

@@ -49,7 +49,7 @@ def in_slices(body, size):
     size=st.integers(1, 20),
     ascii_only=st.booleans(),
 )
-def test_a_chat_says_the_same_read_in_slices(contents, more, size, ascii_only):
+def test_a_chat_read_in_slices_has_the_same_values(contents, more, size, ascii_only):
     messages = [{"role": "user", "content": content} for content in contents]
     body = json.dumps({"model": "m", "messages": messages, **more}, ensure_ascii=ascii_only).encode()
     assert in_slices(body, size) == told(body)

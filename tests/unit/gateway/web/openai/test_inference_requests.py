@@ -50,7 +50,7 @@ def test_a_small_request_is_read():
     assert (request.include_usage, request.output_tokens_max) == (False, None)
 
 
-def test_fields_that_nobody_here_knows_stay_the_bytes_that_they_were():
+def test_unknown_fields_stay_the_bytes_that_they_were():
     body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"min_p": 0.10,"x":{"b":1, "a":[1e3]}}'
     fields = decode_openai_request(Surface.CHAT, body).fields
     assert (bytes(fields["min_p"]), bytes(fields["x"])) == (b"0.10", b'{"b":1, "a":[1e3]}')
@@ -89,7 +89,7 @@ def test_the_larger_of_both_output_bounds_counts():
 
 
 @pytest.mark.parametrize("field", ["n", "best_of"])
-def test_too_many_choices_are_refused_by_the_field_that_asks_for_them(field):
+def test_too_many_choices_are_refused_by_the_name_of_their_field(field):
     with pytest.raises(BadRequest, match="at most 128") as refused:
         completion(**{field: CHOICES_MAX + 1})
     assert refused.value.param == field
@@ -100,7 +100,7 @@ def test_choices_are_counted():
     assert completion(n=2, best_of=5).choices == 5
 
 
-def test_usage_is_asked_for_or_not():
+def test_usage_is_requested_or_not():
     assert chat(stream=True, stream_options={"include_usage": True}).include_usage
     assert not chat(stream=True, stream_options={}).include_usage
     assert not chat(stream=True, stream_options=None).include_usage

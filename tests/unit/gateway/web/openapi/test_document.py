@@ -34,7 +34,7 @@ def test_what_a_chat_needs_is_required():
     assert tenant_api_document("1")["components"]["schemas"]["ChatBody"]["required"] == ["model", "messages"]
 
 
-async def test_it_is_served_to_everybody(gateway):
+async def test_the_document_is_served_without_a_key(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         async with running.http.get(f"{running.url}/openapi.json") as response:
             assert (await response.json())["openapi"] == "3.1.0"

@@ -39,7 +39,7 @@ async def test_a_client_that_leaves_is_no_error_in_the_log(before):
     assert complaints == []
 
 
-async def test_a_client_that_stays_hears_of_the_failure():
+async def test_a_client_that_stays_gets_the_failure():
     meanwhile, exchange = asyncio.Event(), SimpleNamespace(detached=asyncio.Event(), background=None)
     meanwhile.set()
     with pytest.raises(ConnectionResetError):

@@ -71,7 +71,7 @@ def test_a_stream_and_a_whole_answer_have_the_same_output():
     assert last["response"]["usage"]["input_tokens_details"]["cached_tokens"] == 6
 
 
-def test_an_answer_that_ends_in_its_reasoning_says_nothing_else():
+def test_an_answer_that_ends_in_its_reasoning_has_no_other_content():
     body = {"choices": [{"message": {"reasoning": "hm", "content": None}, "finish_reason": "length"}]}
     output, _ = answers.output_items(
         chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", ChatTools(None)
@@ -134,7 +134,7 @@ def test_reasoning_that_another_server_has_encrypted_is_left_out():
         assert messages.chat_messages([back], None) == []
 
 
-def test_each_item_is_added_said_and_done_at_its_place():
+def test_each_item_has_its_events_added_delta_and_done_at_its_place():
     events = translated(*STREAM)
     assert [e["sequence_number"] for e in events] == list(range(len(events)))
     added = [e["output_index"] for e in events if e["type"] == "response.output_item.added"]
@@ -145,7 +145,7 @@ def test_each_item_is_added_said_and_done_at_its_place():
     assert all(e["item_id"] in ids for e in events if "item_id" in e)
 
 
-def test_a_part_is_added_before_it_is_said_and_done_behind_it():
+def test_a_part_has_added_before_its_deltas_and_done_after_them():
     kinds = [event["type"].removeprefix("response.") for event in translated(*STREAM)]
     for kind in ("reasoning_text", "output_text"):
         begun, said = kinds.index("content_part.added"), kinds.index(f"{kind}.delta")
@@ -278,7 +278,7 @@ def chat_of(**body):
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
-def test_of_allowed_tools_a_worker_hears_of_no_others(mode):
+def test_a_worker_gets_the_allowed_tools_and_no_others(mode):
     allowed = [{"type": "function", "name": "h"}, {"type": "function", "name": "f"}]
     choice = {"type": "allowed_tools", "mode": mode, "tools": allowed}
     chat, read = chat_of(tools=TOOLS, tool_choice=choice)
@@ -295,7 +295,7 @@ def test_what_allows_no_tool_that_there_is_is_refused(names):
     assert refused.value.param == "tool_choice.tools"
 
 
-def test_a_function_that_is_chosen_is_said_again():
+def test_a_function_that_is_chosen_is_returned():
     chat, read = chat_of(tools=TOOLS, tool_choice={"type": "function", "name": "g"})
     assert chat["tool_choice"] == {"type": "function", "function": {"name": "g"}}
     assert answers.new_response("resp_1", 0.0, read, [], stored=True)["tool_choice"] == {

@@ -90,7 +90,7 @@ def test_a_tool_that_takes_a_text_can_be_chosen(choice, told, offered):
     assert answers.new_response("resp_1", 0.0, read, [], stored=True)["tool_choice"] == choice
 
 
-def test_what_is_called_is_told_as_what_it_is():
+def test_a_call_is_returned_with_the_type_of_its_tool():
     calls = [{"id": f"c{at}", "function": {"name": n, "arguments": a}} for at, (n, a, _) in enumerate(CALLED)]
     body = {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
     output, _ = answers.output_items(

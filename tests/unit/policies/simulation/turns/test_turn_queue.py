@@ -40,14 +40,14 @@ def median_ms(result, tenant):
 
 @pytest.mark.parametrize("across", ["fifo", "sfq", "vtc", "dlpm", "priority", REQUESTS])
 @pytest.mark.parametrize("within", ["fcfs", "hrrn"])
-def test_everybody_is_answered_whatever_the_policy(across, within):
+def test_every_request_is_answered_whatever_the_policy(across, within):
     result = played(QueueRule(across=across, within=within), trace=TRACE[:120])
     assert {one.tenant for one in result.outcomes} == {"flood", "victim"}
     assert all(one.error is None and one.first_at is not None for one in result.outcomes)
 
 
 @pytest.mark.parametrize("across", ["sfq", "vtc", "dlpm"])
-def test_a_flood_does_not_delay_who_stays_under_its_share(across, sent_at_once):
+def test_a_flood_does_not_delay_a_tenant_under_its_share(across, sent_at_once):
     fair = played(QueueRule(across=across))
     assert median_ms(fair, "victim") < median_ms(sent_at_once, "victim") / 20
     # No worker does less work for that.

@@ -142,7 +142,7 @@ def of_victims(result):
 
 
 @pytest.mark.parametrize("kind", ["many prompts", "prompts of 48k"])
-def test_a_flood_delays_a_tenant_that_asks_for_little_hardly_longer_than_the_engines_do(kind):
+def test_a_flood_delays_a_tenant_with_little_work_hardly_longer_than_the_engines_do(kind):
     victims, all_requests = with_flood(kind)
     alone, beside = of_victims(played(victims, 4)), played(all_requests, 4)
     least = sorted(1000 * one.soonest_ttft for one in victims_of(beside))

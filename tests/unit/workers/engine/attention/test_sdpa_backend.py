@@ -58,7 +58,7 @@ def spans(shapes: list[tuple[int, int]]) -> list[AttentionSpan]:
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("window", [None, 1, 6])
-def test_together_they_see_what_each_sees_alone(kv_heads: int, window: int | None) -> None:
+def test_spans_in_one_step_attend_to_what_each_attends_to_alone(kv_heads: int, window: int | None) -> None:
     shapes = [
         (9, 1),
         (1, 1),

@@ -177,7 +177,7 @@ def computed(tree: PrefixTree, tokens: list[int]) -> BlockTable:
     return table
 
 
-def test_blocks_behind_the_window_stay_in_the_tree_until_somebody_needs_room() -> None:
+def test_blocks_before_the_window_stay_in_the_tree_until_room_is_needed() -> None:
     tree = windowed(6, window=6)
     table = computed(tree, list(range(20)))
     assert [bool(block) for block in table.ids] == [False, False, False, True, True]
@@ -199,7 +199,7 @@ def test_a_prefix_is_found_again_when_only_its_end_is_left() -> None:
     tree.check()
 
 
-def test_a_hollow_node_is_filled_by_the_next_one_who_computes_it() -> None:
+def test_a_node_without_a_block_gets_one_from_the_next_sequence_that_computes_it() -> None:
     tree = windowed(6, window=6)
     computed(tree, list(range(20))).close()
     for block in tree.allocate(4):

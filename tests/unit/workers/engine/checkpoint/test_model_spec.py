@@ -74,7 +74,7 @@ WINDOW = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers":
         ),
     ],
 )
-def test_each_family_says_in_its_own_way_how_far_a_layer_looks_back(
+def test_each_family_sets_the_window_of_a_layer_in_its_own_way(
     changes: dict[str, Any], windows: tuple[int | None, ...], window: int | None
 ) -> None:
     shape = spec(**{"num_key_value_heads": 2, **changes})
@@ -134,7 +134,7 @@ def test_frequencies_are_those_of_transformers(kind: str, more: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("generation", "ids"), [({}, {7}), ({"eos_token_id": 9}, {7, 9}), ({"eos_token_id": [9, 11]}, {7, 9, 11})]
 )
-def test_every_file_that_names_an_end_token_is_heard(generation: dict[str, Any], ids: set[int]) -> None:
+def test_every_file_that_names_an_end_token_counts(generation: dict[str, Any], ids: set[int]) -> None:
     assert ids == ModelSpec.from_config({**LLAMA, "eos_token_id": 7}, generation).eos_ids
 
 

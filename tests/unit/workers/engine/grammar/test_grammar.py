@@ -117,7 +117,7 @@ def test_an_answer_that_stopped_is_valid_json_of_its_schema(
             assert answer.finish == "length"
 
 
-def test_an_answer_that_was_cut_by_length_says_so_and_is_a_beginning(
+def test_an_answer_that_was_cut_by_length_has_that_reason_and_is_a_beginning(
     load: Callable[..., Engine], finish: Callable[..., Any]
 ) -> None:
     engine = load()
@@ -301,7 +301,7 @@ def test_no_token_behind_the_vocabulary_is_ever_allowed(compiler: GrammarCompile
     ],
     ids=lambda value: str(value)[:40].encode("ascii", "replace").decode(),
 )
-def test_a_bad_grammar_is_refused_and_says_why(
+def test_a_bad_grammar_is_refused_with_the_reason(
     compiler: GrammarCompiler, grammar: Grammar, told: str
 ) -> None:
     for _ in range(2):

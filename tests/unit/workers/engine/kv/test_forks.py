@@ -46,7 +46,7 @@ def test_a_fork_takes_no_block() -> None:
     assert tree.pool.capacity - tree.pool.free_blocks == 2
 
 
-def test_the_first_who_writes_gets_a_copy_and_the_last_one_writes_in_place() -> None:
+def test_the_first_fork_that_writes_gets_a_copy_and_the_last_one_writes_in_place() -> None:
     tree = tree_of(8)
     leader = computed(tree, list(range(6)))
     tail = leader.ids[1]
@@ -165,9 +165,7 @@ def test_without_forks_the_rest_of_the_last_block_is_computed_for_each(load: Cal
 
 
 @pytest.mark.parametrize("steps", range(6))
-def test_a_leader_that_is_aborted_takes_nobody_with_it(
-    steps: int, load: Callable[..., Engine], alone: Alone
-) -> None:
+def test_a_leader_that_is_aborted_ends_no_fork(steps: int, load: Callable[..., Engine], alone: Alone) -> None:
     params = SamplingParams(max_tokens=12, temperature=1.0)
     requests = choices("a", 22, params, forked=True)
     wanted = alone(choices("a", 22, params, forked=False))

@@ -60,13 +60,13 @@ def store_of(codec: KVCodec, spec: ModelSpec, blocks: int = 5, block_size: int =
         ("k8v4", 32 * 8 * (128 + 2 + 128 // 2 + 4 * 128 // 64)),
     ],
 )
-def test_a_token_of_an_8b_model_takes_what_the_formula_says(name: Any, expected: int) -> None:
+def test_a_token_of_an_8b_model_takes_the_bytes_of_the_formula(name: Any, expected: int) -> None:
     assert expected == kv_codec(name, torch.bfloat16).bytes_per_token(spec_of())
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", *QUANTISED])
 @pytest.mark.parametrize("head_dim", [16, 64, 80, 96, 128])
-def test_what_is_allocated_is_what_the_formula_says(name: Any, head_dim: int) -> None:
+def test_the_allocated_bytes_are_those_of_the_formula(name: Any, head_dim: int) -> None:
     spec, codec = spec_of(head_dim, kv_heads=2, layers=3), kv_codec(name, torch.float32)
     store = store_of(codec, spec)
     assert store.num_bytes == 5 * 4 * codec.bytes_per_token(spec)

@@ -253,7 +253,7 @@ def test_a_wrong_rule_is_found(wrong: Rule, vocab: int, drafts: int) -> None:
     assert largest_error(vocab, drafts, 0, wrong) > 1e-3
 
 
-def test_a_wrong_bonus_hides_from_whoever_looks_at_the_first_k_tokens_only() -> None:
+def test_a_wrong_bonus_does_not_show_in_the_first_k_tokens() -> None:
     # Why the depth is K + 2: the bonus is the token behind K drafts, so up to there everything looks right.
     shallow = max(largest_error(3, 2, seed, bonus_from_the_row_before, depth=2) for seed in range(2))
     assert shallow <= 1e-12

@@ -208,7 +208,7 @@ def test_the_narrowest_filters_are_greedy(params: dict[str, Any]) -> None:
     assert [int(logits.argmax())] == sample_tokens(logits, [row(chance=0.99, **params)])
 
 
-def test_a_plain_row_is_untouched_by_what_its_neighbour_asks_for() -> None:
+def test_a_plain_row_does_not_depend_on_the_parameters_of_its_neighbour() -> None:
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(0))
     before = logits[1].clone()
     asking = row(history={"tokens": [1, 2, 3], "allowed": bits({1, 5})}, presence_penalty=1.0)

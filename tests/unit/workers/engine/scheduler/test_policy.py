@@ -48,7 +48,7 @@ def test_a_static_batch_pads_every_prompt_to_the_longest() -> None:
     assert runs.step() == "a 0+9! | b 0+2! | c 0+5! | #7 | #4"
 
 
-def test_who_leaves_a_static_batch_leaves_an_empty_row() -> None:
+def test_a_sequence_that_leaves_a_static_batch_leaves_an_empty_row() -> None:
     runs = ModelFreeScheduler(policy=STATIC, budget=100)
     runs.submit("a", [1] * 3, max_tokens=3)
     gone = runs.submit("b", [2] * 3, max_tokens=9)
@@ -101,7 +101,7 @@ def test_simultaneous_equal_prompts_do_not_wait_for_each_other_without_prefix_ca
 
 
 @pytest.mark.parametrize(("first", "expected"), [("lower", "bac"), ("higher", "cab")])
-def test_priority_goes_before_arrival_in_the_direction_asked_for(first: str, expected: str) -> None:
+def test_priority_goes_before_arrival_in_the_direction_of_the_setting(first: str, expected: str) -> None:
     runs = ModelFreeScheduler(policy=SchedulingPolicy(priority_first=first), running_max=1)
     for name, priority in (("a", 0), ("b", -1), ("c", 1)):
         runs.submit(name, [ord(name)], max_tokens=1, priority=priority)

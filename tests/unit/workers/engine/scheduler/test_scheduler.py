@@ -80,7 +80,7 @@ def test_others_go_ahead_of_a_request_that_waits_for_a_prefix() -> None:
     assert runs.steps(2) == ["a 0+10! | c 0+3!", "b 8+2!"]
 
 
-def test_a_prompt_without_room_waits_and_nobody_overtakes_it() -> None:
+def test_a_prompt_without_room_waits_and_no_other_overtakes_it() -> None:
     runs = ModelFreeScheduler(blocks=6, block_size=4, budget=100)
     runs.submit("a", [1] * 8, max_tokens=8)
     runs.submit("b", [2] * 14, max_tokens=2)

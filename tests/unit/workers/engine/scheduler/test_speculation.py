@@ -62,7 +62,7 @@ def test_a_decoding_sequence_verifies_its_drafts_and_keeps_what_is_right() -> No
         assert text_of(list(range(5)), 10) == sequence.tokens[5:]
 
 
-def test_each_has_its_own_token_before_anybody_has_drafts() -> None:
+def test_each_sequence_has_its_own_token_before_any_has_drafts() -> None:
     rig = runs(budget=6)
     for name in "abc":
         rig.submit(name, [ord(name)], max_tokens=9)
@@ -84,7 +84,7 @@ def test_above_the_largest_batch_there_are_no_drafts() -> None:
     assert rig.steps(4) == ["a 0+1! | b 0+1!", "a 1+1! | b 1+1!", "a 2+1! | b 2+1!", "a 3+4~3!"]
 
 
-def test_drafts_take_no_block_that_somebody_was_promised() -> None:
+def test_drafts_take_no_block_that_a_running_sequence_needs() -> None:
     rig = runs(blocks=8, block_size=1, budget=3)
     rig.submit("a", [1] * 2, max_tokens=5)
     rig.submit("b", [2] * 5, max_tokens=1)

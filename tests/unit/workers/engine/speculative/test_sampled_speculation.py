@@ -177,7 +177,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_texts_come_as_often_as_the_model_alone_would_say_them(case: str, tmp_path: Path) -> None:
+def test_texts_come_as_often_as_from_the_model_alone(case: str, tmp_path: Path) -> None:
     vocab, params, exits = CASES[case]
     target = model(tmp_path / "target", vocab, seed=1)
     draft = early_exit(target, 1) if exits else model(tmp_path / "draft", vocab, seed=2)

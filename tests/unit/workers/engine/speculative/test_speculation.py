@@ -308,7 +308,7 @@ def test_a_draft_model_that_agrees_is_accepted_after_hits_pauses_and_preemption_
 
 
 @pytest.mark.parametrize("method", ["draft_model", "early_exit"])
-def test_drafts_are_what_the_drafting_model_says_alone(
+def test_drafts_are_the_answers_of_the_draft_model_alone(
     method: str, speculate: Speculate, load: Callable[..., Engine], finish: Finish, other: Path
 ) -> None:
     """However many of its drafts were rejected before, and whatever its KV held for them."""
@@ -355,7 +355,7 @@ def test_a_draft_model_catches_up_after_a_long_pause_before_it_drafts_again(
     assert engine.speculation.num_rejected_tokens == 0
 
 
-def test_early_exit_is_always_accepted_where_the_later_layers_say_nothing(
+def test_early_exit_is_always_accepted_where_the_later_layers_change_nothing(
     speculate: Speculate, finish: Finish
 ) -> None:
     engine = speculate("early_exit", chunk_tokens=24)
@@ -431,7 +431,7 @@ def test_no_token_is_computed_behind_the_last_one_allowed(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_cache_holds_what_was_said_and_no_draft(
+def test_the_cache_has_accepted_tokens_and_no_rejected_draft(
     method: str, speculate: Speculate, load: Callable[..., Engine], finish: Finish
 ) -> None:
     engines = [load(block_size=4), speculate(method, block_size=4)]
@@ -573,7 +573,7 @@ def test_heads_that_are_no_safetensors_are_refused(tmp_path: Path, speculate: Sp
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("seed", [None, 8])
-def test_processors_see_the_drafts_before_their_place(
+def test_processors_count_the_drafts_before_their_position(
     method: str,
     seed: int | None,
     speculate: Speculate,

@@ -163,7 +163,7 @@ def test_an_adaptive_engine_takes_fewer_levels_where_candidates_are_wrong(
 
 
 @pytest.mark.parametrize("seed", [None, 4])
-def test_a_grammar_sees_each_path_alone(
+def test_a_grammar_masks_each_path_of_drafts_alone(
     seed: int | None, checkpoint: Callable[[str], Path], known_heads: Callable[[str], Path]
 ) -> None:
     grammar = Grammar(kind=GrammarKind.REGEX, text=r"(red|green|blue)( (one|two|three)){2,6}\.")

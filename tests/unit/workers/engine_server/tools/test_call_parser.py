@@ -96,7 +96,7 @@ def test_what_is_no_call_comes_out_as_it_was(form: CallFormat, text: str, places
     assert (found, calls) == (text, [])
 
 
-def test_text_around_calls_is_told_and_the_space_between_is_not() -> None:
+def test_text_around_calls_is_returned_and_the_space_between_is_not() -> None:
     call = written(HERMES, [("f", "{}")])
     text, calls, _ = read(HERMES, [f"Let me look.\n{call}\n{call}\n"])
     assert (text, len(calls)) == ("Let me look.", 2)
