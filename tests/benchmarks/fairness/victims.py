@@ -4,8 +4,8 @@ The victims alone, and the whole mix, are sent at the same time to two deploymen
 both alike: what counts is the ratio. Engines, traffic and targets are SLOWER times as slow as in the simulated
 mixes, in the simulation of this table too. Prompts are token ids, so that encoding them does not take the CPU.
 
-The row `bound` is what no gateway can pass that keeps all workers busy while requests wait
-(policies/simulation/least_when_busy.py). Ours may, since it keeps a worker open beside a flood.
+The row `busy` is a lower bound for every gateway that keeps all workers busy while requests wait
+(policies/simulation/least_when_busy.py). Ours may be below it, since it keeps a worker open beside a flood.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ async def runs(directory: Path, mix: str, seconds: float, seed: int = 0, gateway
     )
     simulated = {name: _simulated(of, trace, victims, gateways) for name, trace in traces.items()}
     return {
-        "bound": {name: _figures(_bound(trace, victims)) for name, trace in traces.items()},
+        "busy": {name: _figures(_busy(trace, victims)) for name, trace in traces.items()},
         "simulated": {name: _figures(ttft) for name, ttft in simulated.items()},
         "processes": {name: _measured(results) for name, results in zip(traces, sent, strict=True)},
     }
@@ -78,8 +78,8 @@ def _slowed(mix: Mix) -> Mix:
     return Mix(name=mix.name, victims=later(mix.victims), others=later(mix.others), weights=mix.weights)
 
 
-def _bound(trace: list[TraceRequest], victims: set[str]) -> list[float]:
-    """Return the bound of the victims' TTFT in seconds."""
+def _busy(trace: list[TraceRequest], victims: set[str]) -> list[float]:
+    """Return the lower bound of each victim's TTFT, in seconds, while no worker is idle beside waiting requests."""
     least = least_ttft_when_busy(trace, slowed(StepTime(), SLOWER), workers=WORKERS)
     return [ttft for ttft, one in zip(least, trace, strict=True) if one.tenant in victims]
 
