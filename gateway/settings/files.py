@@ -53,9 +53,7 @@ class FileSettings(Branch, frozen=True, kw_only=True):
     )
     kept_seconds_max: Annotated[
         Seconds,
-        Meta(
-            description="Time after which a file is deleted; a client may ask for less with `expires_after`."
-        ),
+        Meta(description="Time after which a file is deleted; a client may set less with `expires_after`."),
     ] = 30 * 86400.0
 
 

@@ -56,7 +56,7 @@ def _event_gauges(fleet: Fleet, event_feeds: KvEventFeeds) -> tuple[ValueFamily,
         ),
         feed_counter(
             "radixgate_worker_events_gaps_total",
-            "Gaps in the worker's KV events for which a replay was asked.",
+            "Gaps in the worker's KV events for which a replay was requested.",
             lambda f: f.subscriber.gaps,
         ),
         worker_gauge(

@@ -70,7 +70,7 @@ def demo(
     The demo starts workers and a gateway, and runs the same chat sessions under two routing policies. A private
     Valkey, three embedded PyTorch workers and a gateway with two tenants run as separate processes on this machine.
     Nothing is downloaded: the model is a tiny Llama that is part of the package. It was trained on a few pages
-    about prefix caching, routing and tenants, and knows nothing else. --model takes a real one.
+    about prefix caching, routing and tenants, and on nothing else. --model takes a real one.
     """
     if importlib.util.find_spec("torch") is None:
         raise CommandError(ENGINE_MISSING)

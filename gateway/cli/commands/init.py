@@ -30,7 +30,7 @@ FIRST_PLAN = "standard"
 def init() -> None:
     """Ask four questions and write a settings file.
 
-    The workers are asked for their kind, models and block size. If tenants need keys, the first key is shown once.
+    Kind, models and block size are read from each worker. If tenants need keys, the first key is shown once.
     """
     found, silent = _look_at(_addresses())
     remote = typer.confirm("May other machines send requests to the gateway?", default=False)

@@ -22,7 +22,7 @@ from gateway.settings.token_issuers import Role
 from gateway.tenants.keys import NewKey, pepper
 from gateway.tenants.operator_lifecycle import OperatorLifecycle
 
-app = typer.Typer(help="Tokens of operators, who may use the admin API.", rich_markup_mode=None)
+app = typer.Typer(help="Tokens with which operators use the admin API.", rich_markup_mode=None)
 
 _ROLES: dict[str, Role] = {role: role for role in ROLES}
 
