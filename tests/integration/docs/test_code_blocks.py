@@ -218,7 +218,7 @@ async def send(words, url, admin, made):
     async with aiohttp.ClientSession() as http, asyncio.timeout(SECONDS_MAX):
         while True:
             async with http.request(method, target, data=body, headers=headers) as answer:
-                if answer.status != 401:  # a new key takes effect within a second
+                if answer.status not in (401, 404):  # a new key, or a new tenant, takes effect within a second
                     assert answer.status < 300, (words, await answer.text())
                     return await answer.json() if "json" in answer.content_type else None
             await asyncio.sleep(0.1)
