@@ -6,11 +6,10 @@ at most a window of uncached prompt tokens at a time; what has no space in the w
     |---- narrow ----|                 batch work; of several tenants, one that has more requests waiting
     |---- wide ----------------|       every other request: it need not wait for those (while requests are of one
                                        class, only what is ahead of a prompt counts: DispatchWindow.taken_by)
-    |- open -|                         ahead of another worker at most, when a prompt longer than its window starts
-                                       on an idle one
+    |- open -|                         ahead of another worker at most, when a long prompt starts on an idle one
 
-A prompt that is longer than its window holds an engine for its whole length, so it leaves another worker open,
-unless it is of a tenant with little of the recent work.
+A long prompt holds an engine for its whole length, so it leaves another worker open, unless it is of a tenant with
+little of the recent work. While requests are of one class, a prompt is long that exceeds the wide window (is_long).
 
 window_sizes.py computes how wide each window is, window_room.py whether a worker has room in it, hold.py whether a
 request takes a worker with room or waits for a better one, closed_workers.py which workers others wait for.
@@ -172,6 +171,16 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if self.open is not None and filled is not None and filled.open_tokens is not None and self.contended:
             return self.wide
         return self.open
+
+    def is_long(self, uncached_tokens: int, window_tokens: int) -> bool:
+        """Return whether a prompt is so long that it has to leave another worker open.
+
+        `window_tokens`: the window of the worker for its request. While requests are of one class, others find room
+        behind as many tokens as the wide window has, so a prompt of that length need leave no worker open. When all
+        that exceeded the narrow window had to, workers were idle past saturation while the requests of a crowd
+        waited: docs/pages/measures/policy-experiments.md.
+        """
+        return uncached_tokens > (window_tokens if self.counts_own else max(window_tokens, self.wide))
 
     def taken_by(self, uncached_tokens: int, *, is_narrow: bool, patient: bool = False) -> int:
         """Return how many tokens a prompt takes of its window itself, beside what is ahead of it.

@@ -277,7 +277,7 @@ class SimulatedGateway:
             loads.fits(worker, taken, tokens, ahead=terms.ahead)
             and self._has_slot(route, places, terms)
             and (
-                uncached <= tokens
+                not window.is_long(uncached, tokens)
                 or left_open is None
                 or leaves_one_open(map(loads.queued, places.values()), left_open, background=terms.background)
             )

@@ -177,7 +177,7 @@ class QueueModel:
             fits = fits_window(self.tokens(route.worker), taken, tokens, of_other_cells)
             if ahead:
                 fits = self.tokens(route.worker) == 0
-            if fits and left_open is not None and route.uncached_tokens > tokens:
+            if fits and left_open is not None and self.window.is_long(route.uncached_tokens, tokens):
                 fits = leaves_one_open(
                     (self.tokens(each.worker) for each in routes), left_open, background=background
                 )

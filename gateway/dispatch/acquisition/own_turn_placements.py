@@ -279,7 +279,7 @@ class OwnTurnPlacements:
     ) -> bool:
         """Return whether the worker that computes the prompt on this route has room for it, and a slot.
 
-        A prompt longer than its window also has to leave another worker open.
+        A long prompt (DispatchWindow.is_long) also has to leave another worker open.
         """
         uncached, there = tokens_to_compute(pending.prompt.prompt_tokens, route), self._fleet[worker]
         tokens_max = window.tokens(worker, is_narrow=is_narrow, patient=patient)
@@ -288,7 +288,7 @@ class OwnTurnPlacements:
             return False
         if not self._leaves_slots(there, pending, window, is_narrow=is_narrow, patient=patient):
             return False
-        if uncached <= tokens_max:
+        if not window.is_long(uncached, tokens_max):
             return True
         work_share = pending.ticket.work_share if pending.ticket is not None else 0.0
         left_open = window.open_beside(is_narrow=is_narrow, work_share=work_share)

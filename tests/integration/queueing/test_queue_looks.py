@@ -181,3 +181,16 @@ async def test_a_request_that_takes_less_than_its_turn_leaves_the_rest_to_others
     told = await queue.store.claim(["m"], f"{GATEWAY}:1", None, FULL)
     assert (told.outcome, told.uncached_tokens) == (1, 50)
     assert await queue.served() == [1, 2]
+
+
+@pytest.mark.parametrize(("tokens", "outcome"), [(WINDOW, 1), (WINDOW + 1, 0)])
+async def test_a_crowds_prompt_within_the_wide_window_takes_the_last_idle_worker(queue, tokens, outcome):
+    """A longer one has to leave another worker open; both are longer than the crowd's narrow window."""
+    queue.windows.window = FixedWindow(WINDOW // 2, WINDOW, WINDOW // 4, counts_own=False).window
+    busy = ["full", "busy", "too"]
+    for worker in busy[1:]:
+        assert await queue.asks("first", [SharedRoute(worker, WINDOW, 1.0)]) == 1
+    for _ in range(2):
+        assert await queue.asks("crowd", FULL) == 0
+    everywhere = [SharedRoute(worker, tokens, 1.0) for worker in [*busy, "idle"]]
+    assert await queue.asks("crowd", everywhere) == outcome

@@ -2,7 +2,7 @@
 --
 -- One gateway alone uses policies/admission for this: fits_window (has_room) and leaves_one_open of window_room.py,
 -- hold_while_contended of hold.py, and of DispatchWindow in dispatch_window.py open_beside, is_patient, tokens
--- (window_of), choices, waits_for_slots (with_slots), slots_allowed and taken_by. Only here a worker counts as idle
+-- (window_of), choices, waits_for_slots (with_slots), slots_allowed, is_long and taken_by. Only here a worker counts as idle
 -- where all that is ahead is work of other cells: one gateway alone cannot separate that work.
 --
 -- `known_loads`, `seen` and `in_step` are variables of the call: see call.lua. So is `terms`, the window of this call,
@@ -121,7 +121,12 @@ local function taken_by(uncached, request)
   return (request.is_narrow or terms.counts_own) and uncached or math.max(1, uncached - terms.wide)
 end
 
--- Returns whether another worker is open when an idle one takes a prompt that is longer than its window.
+-- Returns whether a prompt is so long that it has to leave another worker open. `window`: that of the worker for it.
+local function is_long(uncached, window)
+  return uncached > (terms.counts_own and window or math.max(window, terms.wide))
+end
+
+-- Returns whether another worker is open when an idle one takes a long prompt.
 local function leaves_one_open(request)
   local count, routes = 0, request.routes
   for _, route in ipairs(routes) do
@@ -169,6 +174,6 @@ local function has_room(route, ahead, request)
     and (terms.divided or ahead ~= load[QUEUED_ELSEWHERE]) then
     return false
   end
-  if request.open and uncached > window and not leaves_one_open(request) then return false end
+  if request.open and is_long(uncached, window) and not leaves_one_open(request) then return false end
   return has_slot(route, request)
 end

@@ -40,6 +40,19 @@ def test_while_several_classes_come_a_prompt_takes_space_of_the_wide_window_too(
     assert window_of({0.5, 0.15}).taken_by(12_000, is_narrow=False) == 12_000
 
 
+def test_beside_a_crowd_a_prompt_is_long_that_exceeds_what_may_be_ahead_of_other_tenants():
+    window = window_of({0.5}, contended=True)
+    assert window.narrow < window.wide
+    assert not window.is_long(window.wide, window.narrow)
+    assert window.is_long(window.wide + 1, window.narrow)
+
+
+def test_while_several_classes_come_a_prompt_is_long_that_exceeds_its_own_window():
+    window = window_of({0.5, 0.15})
+    assert not window.is_long(window.narrow, window.narrow)
+    assert window.is_long(window.narrow + 1, window.narrow)
+
+
 def test_a_slow_worker_is_sent_at_least_something():
     window = window_of({0.15, 2.0}, ms_per_token=1000.0)
     assert (window.narrow, window.wide) == (1, 1)

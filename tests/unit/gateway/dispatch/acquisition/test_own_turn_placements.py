@@ -236,6 +236,20 @@ def test_of_several_workers_a_long_prompt_of_a_tenant_with_much_of_the_work_leav
     assert turn_of(stage, 640).worker.id in ("c", "d")
 
 
+@pytest.mark.parametrize(("beyond_wide", "has_room"), [(0, True), (1, False)])
+def test_the_last_idle_worker_takes_a_crowds_prompt_within_the_wide_window(beyond_wide, has_room):
+    stage = contended("a", "b", "c", "d")
+    for name in ("a", "b", "c"):
+        stage.occupy(name, 20_000)
+    window, own_turns = stage.window.of("m"), stage.acquisition.own_turns
+    request = stage.pending(prompt=prompt_of(window.wide + beyond_wide))
+    routes = own_turns._ranking.rank(request).routes
+    idle = next(route for route in routes if route.worker == "d")
+    found = own_turns.has_room(idle.worker, idle, request, routes, window, is_narrow=True)
+    assert window.narrow < window.wide
+    assert found is has_room
+
+
 @pytest.mark.parametrize(("work_share", "goes"), [(0.4, "a"), (0.6, None)])
 def test_the_first_long_prompts_of_a_flood_leave_an_open_worker_idle(work_share, goes):
     stage = DispatchStage("a", "b", limits=with_limits(hold=0.0))
