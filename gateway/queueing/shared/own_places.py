@@ -9,10 +9,10 @@ case. So it is placed here without a call, and reported to Redis afterwards, tog
 
 Several gateways may do so at the same time. These bounds hold for places that are not in Redis yet:
 
-- Windows. All gateways together fill OWN_SHARE of a worker's window so. Each has an equal part of it for places
-  that are not in Redis yet, and uses it only while no more than that share is ahead of the worker, by the loads
-  that this gateway has. A prompt longer than the part needs a call. So a worker has at most OWN_SHARE of a window
-  more ahead than if Redis had decided on each place, until the next reports are there.
+- Windows. All gateways together fill OWN_SHARE of a worker's window in this way. Each has an equal part of it for
+  places that are not in Redis yet, and uses it only while no more than that share is ahead of the worker, by the
+  loads that this gateway has. A prompt longer than the part needs a call. So a worker has at most OWN_SHARE of a
+  window more ahead than if Redis had decided on each place, until the next reports are there.
 - The choice of a worker. Two gateways may choose the same idle worker at once, where Redis would have sent the
   second request elsewhere. No part is longer than OWN_MS, so the second request waits for so long at most. A
   longer prompt needs a call, which costs little beside its prefill.
