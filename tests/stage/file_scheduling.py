@@ -17,13 +17,20 @@ class FileScheduling(LoadFileScheduling):
     """Gives each process whole files; a test in which a process died has failed, and is not run again."""
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Take a process out, return its unfinished files to the queue, and return the test in which it died."""
+        """Take a process out, return its unfinished files to the queue, and return the test in which it died.
+
+        Finished files stay out of the queue: a process that was given one, with a single other test, would wait for
+        ever for what comes after that test.
+        """
         died_in: str | None = None
-        for tests in self.assigned_work[node].values():
-            died_in = next((name for name, done in tests.items() if not done), None)
-            if died_in is not None:
-                tests[died_in] = True
-                break
+        files = self.assigned_work[node]
+        for name, tests in list(files.items()):
+            if died_in is None:
+                died_in = next((test for test, done in tests.items() if not done), None)
+                if died_in is not None:
+                    tests[died_in] = True
+            if all(tests.values()):
+                del files[name]
         super().remove_node(node)
         return died_in
 

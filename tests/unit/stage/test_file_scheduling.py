@@ -33,16 +33,10 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(
-    "conftest",
-    [
-        pytest.param(CONFTEST, id="at any time"),
-        pytest.param(CONFTEST + LATE_SECOND_FILE, id="while its second file is sent"),
-    ],
-)
-def test_a_process_that_dies_fails_its_test_and_the_others_are_run(tmp_path, conftest):
-    for name, text in {"conftest.py": conftest, **FILES}.items():
-        (tmp_path / name).write_text(text)
+def outcome(directory, files):
+    """Return what pytest prints, when two processes have run the tests of these files."""
+    for name, text in files.items():
+        (directory / name).write_text(text)
     options = [
         "-n2",
         "--dist=loadfile",
@@ -52,7 +46,25 @@ def test_a_process_that_dies_fails_its_test_and_the_others_are_run(tmp_path, con
         "-p",
         "no:asyncio",
     ]
-    command = [sys.executable, "-m", "pytest", f"--rootdir={tmp_path}", *options, str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=150)
-    assert "1 failed, 4 passed" in run.stdout, run.stdout + run.stderr
-    assert "test_a.py::test_dies" in run.stdout
+    command = [sys.executable, "-m", "pytest", f"--rootdir={directory}", *options, str(directory)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    "conftest",
+    [
+        pytest.param(CONFTEST, id="at any time"),
+        pytest.param(CONFTEST + LATE_SECOND_FILE, id="while its second file is sent"),
+    ],
+)
+def test_a_process_that_dies_fails_its_test_and_the_others_are_run(tmp_path, conftest):
+    output = outcome(tmp_path, {"conftest.py": conftest, **FILES})
+    assert "1 failed, 4 passed" in output, output
+    assert "test_a.py::test_dies" in output
+
+
+def test_all_tests_are_run_when_a_process_dies_after_many_files(tmp_path):
+    many = {f"test_{number:02}.py": "import time\ndef test_it(): time.sleep(0.1)\n" for number in range(60)}
+    dies = {"test_12.py": "import os, time\ndef test_dies(): time.sleep(0.2); os._exit(3)\n"}
+    assert "1 failed, 59 passed" in outcome(tmp_path, {"conftest.py": CONFTEST, **many, **dies})
