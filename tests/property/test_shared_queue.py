@@ -43,6 +43,10 @@ LEASE_MS, LATER_MS = 10_000_000, 100_000_000
 GATEWAYS = tuple(f"{number:016x}" for number in range(3))
 WORKERS, TENANTS, QUEUES = ("w0", "w1", "w2"), ("a", "b", "c"), ("m", "n", "m#batch")
 CROWD = PASSED_OVER_MAX + 2
+REPLY_SECONDS_MAX = 60.0
+"""How long a call to Redis may take, so that a lost reply fails the test by name."""
+LOOKS_MAX = 1000
+"""Looks after which every request has gone that could go; there are never so many requests."""
 BEFORE = ("m", "n")
 """The queues that go before batch work."""
 
@@ -107,7 +111,8 @@ class QueueMachine(RuleBasedStateMachine):
         """A verb gives at most so many turns; its caller asks for the rest at once."""
         self.batch_may_go = len(queues) == len(QUEUES)
         while self.model.more:
-            told = self.do(self.stores[name].expire(queues))
+            # No turn is taken back for being claimed late, however slow the machine is: the model has no clock.
+            told = self.do(self.stores[name].expire(queues, ahead_ms=-LATER_MS))
             assert told is not None
             assert told.due_seconds is not None
             self.model.expire(name, queues, everything=False)
@@ -336,7 +341,9 @@ class QueueMachine(RuleBasedStateMachine):
             return
         if self.model.hold is not None:
             self.batch_may_go, some = True, min(self.model.gateways)
-            while self.some_request_may_go():
+            for _ in range(LOOKS_MAX):
+                if not self.some_request_may_go():
+                    break
                 assert self.do(self.stores[some].expire(QUEUES, ahead_ms=-LATER_MS)) is not None
                 self.model.expire(some, QUEUES, everything=False)
         assert not self.some_request_may_go()
@@ -359,7 +366,8 @@ def machine(valkey):
 
         def run(call):
             async def wait():
-                return await (call() if callable(call) else call)
+                async with asyncio.timeout(REPLY_SECONDS_MAX):
+                    return await (call() if callable(call) else call)
 
             return runner.run(wait())
 
