@@ -25,6 +25,7 @@ from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.redis.topology import slot_of
 from tests.fakes.dispatch_stage import StubAdapter
 from tests.fakes.fixed_window import FixedWindow
+from tests.fakes.queue_members import until
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.queueing.test_shared_turns import (
     ONE_AT_A_TIME,
@@ -83,12 +84,6 @@ async def member(url, prefix, *workers, tenant_shards=None):
         await asyncio.gather(*loops, return_exceptions=True)
         await queue.close()
         await scripts.close()
-
-
-async def until(true):
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.002)
 
 
 def asks(queue, model, at, tenant="a", known=0):

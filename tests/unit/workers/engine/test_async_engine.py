@@ -39,7 +39,7 @@ class ScriptedRunner:
         time.sleep(0.001)
         if not self.gate.is_set():
             self.held.set()
-            assert self.gate.wait(60), "nobody opened the gate"
+            assert self.gate.wait(60), "the gate was not opened within 60 s"
         if self.failures:
             raise self.failures.pop()
         if self.failure:
